@@ -1,0 +1,43 @@
+# make demo and make test do all of their set-up themselves, in .venv.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+FOLDERS = src tests benchmarks examples
+
+.PHONY: help setup demo test lint format bench docs clean
+
+help:  ## what each target does
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP)  ## make .venv with everything needed here
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $(STAMP)
+
+demo: $(STAMP)  ## train a small network on embedded real digits and write an HTML report
+	$(BIN)/python examples/first_network.py --out runs/demo
+
+test: $(STAMP) lint  ## lint, types and the whole test suite
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: $(STAMP)  ## ruff and mypy
+	$(BIN)/ruff check $(FOLDERS)
+	$(BIN)/ruff format --check $(FOLDERS)
+	$(BIN)/mypy
+
+format: $(STAMP)  ## let ruff rewrite the layout
+	$(BIN)/ruff check --fix $(FOLDERS)
+	$(BIN)/ruff format $(FOLDERS)
+
+bench: $(STAMP)  ## measure speed ratios and write results/bench.json
+	$(BIN)/python benchmarks/run.py
+
+docs: $(STAMP)  ## run every code block of README and docs
+	$(BIN)/python -m pytest tests/test_docs.py
+
+clean:  ## remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

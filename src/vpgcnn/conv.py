@@ -1,0 +1,277 @@
+"""The convolutions: group + kernel + level, shaped like `nn.Conv2d`.
+
+    lift:   h(u, y) = Σ_x k(R_u⁻¹(x−y)) ρ(u)⁻¹ f(x)
+    group:  h(u, y) = Σ_v w(v) Σ_x k(R_u⁻¹(x−y), v⁻¹u) f(v, x)        Σ_v w(v) = 1
+
+and beside the values the weights q(u|f) of their level, which whatever sums over u applies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vpgcnn import cyclic
+from vpgcnn.centring import check_centred
+from vpgcnn.distributions import Distribution, WindowDistribution, midpoints, stratified
+from vpgcnn.features import GroupFeature
+from vpgcnn.groups import Group, check_rgb
+from vpgcnn.kernels import KernelFactory, SirenKernel, TableKernel, default_kernel
+from vpgcnn.levels import Full, LevelFactory
+from vpgcnn.precision import full_precision
+
+__all__ = ["GroupConv2d", "LiftConv2d", "fold", "folded", "unfold"]
+
+Padding = int | Literal["same"]
+
+
+class _GroupConvolution(nn.Module):
+    """What the lift and the group convolution share. Not for use by itself.
+
+    elements: how many, for continuous groups. level: a class or factory of `levels`. kernel: likewise
+    of `kernels`, None for the group's default. The rest is as in `nn.Conv2d`. A stride above 1 keeps
+    rotations only where its positions are symmetric about the centre (a warning says when they are
+    not), and an even kernel needs its padding as a number.
+    """
+
+    lifts: ClassVar[bool]
+    folded: Tensor | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        group: Group,
+        *,
+        elements: int | None = None,
+        level: LevelFactory = Full,
+        kernel: KernelFactory | None = None,
+        stride: int = 1,
+        padding: Padding = 0,
+        dilation: int = 1,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        if stride < 1 or dilation < 1:
+            raise ValueError(f"stride and dilation must be at least 1, got {stride} and {dilation}")
+        if self.lifts and group.acts_on_rgb and in_channels != 3:
+            raise ValueError(f"{group} acts on RGB: a lift needs in_channels=3, got {in_channels}")
+        self.group, self.elements, self.count = group, elements, math.prod(group.counts(elements))
+        self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, kernel_size
+        self.stride, self.dilation = stride, dilation
+        self.padding = _resolve(padding, kernel_size, dilation)
+        make_kernel = kernel or default_kernel(group)
+        self.kernel = make_kernel(in_channels, out_channels, kernel_size, group, lift=self.lifts)
+        self.level = level(group, out_channels if self.lifts else in_channels, elements)
+        self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
+        if self.level.per_image and not isinstance(self.kernel, SirenKernel):
+            raise ValueError(f"elements of each image's own need a SirenKernel, got {type(self.kernel).__name__}")
+        self.cyclic = isinstance(self.kernel, TableKernel) and cyclic.worthwhile(self.kernel)
+        self.register_buffer("folded", None, persistent=False)
+        self.register_load_state_dict_pre_hook(_forget)
+
+    # ------------------------------------------------------------ elements
+
+    def grid(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """The elements `(G, K)` of a step: a grid, at a random offset in training for continuous groups."""
+        dtype = self._precision()
+        if self.group.order is not None or not self.training:
+            return self.group.grid(self.elements, dtype=dtype, device=like.device)
+        step = 2 * math.pi / (self.elements or 1)
+        offset = torch.rand((), generator=generator, dtype=dtype, device=like.device) * step
+        return self.group.grid(self.elements, offset, dtype=dtype, device=like.device)
+
+    def place(self, q: Distribution, generator: torch.Generator | None) -> Tensor:
+        """Elements `(B, G, K)` of each image's own, spread over its window."""
+        assert isinstance(q, WindowDistribution) and self.elements is not None
+        size = (self.elements, len(self.group.axes))
+        noise = stratified(*size, q.theta, generator) if self.training else midpoints(*size, q.theta)
+        return q.sample(noise).to(self._precision())
+
+    def _precision(self) -> torch.dtype:
+        return torch.promote_types(next(self.kernel.parameters()).dtype, torch.float32)
+
+    # ------------------------------------------------------------ the convolution
+
+    def prepare(self, u: Tensor, v: Tensor | None) -> Tensor:
+        """The plain `conv2d` weight of this layer: expanded over the group, or in the cyclic basis."""
+        with full_precision(u.device):
+            if self.cyclic and isinstance(self.kernel, TableKernel):
+                return cyclic.analyse_kernel(self.kernel.table() / self.count)
+            weight = self.kernel.expand(u, v)
+            return weight.flatten(2, 3).flatten(0, 1) / weight.shape[3]
+
+    def convolve(self, values: Tensor, weights: Tensor | None, v: Tensor | None, u: Tensor) -> Tensor:
+        """values `(B, C, V, H, W)` at elements v, averaged under weights, to `(B, O, U, H', W')` at u."""
+        check_centred("convolution", self.group, values.shape[-1], self.reach, self.stride, self.padding)
+        if u.dim() == 3 or (v is not None and v.dim() == 3):
+            return self._convolve_own(values, weights, v, u)
+        weight = self.prepare(u, v) if self.folded is None or self.training else self.folded
+        weight = weight.to(values.dtype)
+        relative = None if weights is None else (weights * weights.shape[1]).to(values.dtype)
+        if self.cyclic:
+            out = cyclic.convolve(values, relative, weight, self.stride, self.padding, self.dilation)
+            return out if self.bias is None else out + self.bias.to(out.dtype)[:, None, None, None]
+        if relative is not None:
+            values = values * relative[:, None, :, None, None]
+        bias = None if self.bias is None else self.bias.to(values.dtype).repeat_interleave(u.shape[0])
+        out = F.conv2d(values.flatten(1, 2), weight, bias, self.stride, self.padding, self.dilation)
+        return out.unflatten(1, (self.out_channels, u.shape[0]))
+
+    def _convolve_own(self, values: Tensor, weights: Tensor | None, v: Tensor | None, u: Tensor) -> Tensor:
+        """The same with elements of each image's own, on either side: no kernel is ever built."""
+        assert isinstance(self.kernel, SirenKernel)
+        columns = F.unfold(values.flatten(1, 2), self.kernel_size, self.dilation, self.padding, self.stride)
+        patches = columns.unflatten(1, (*values.shape[1:3], self.kernel_size**2))
+        out = self.kernel.contract(patches, u, v, weights)
+        if self.bias is not None:
+            out = out + self.bias.to(out.dtype)[:, None, None]
+        rows = (values.shape[-2] + 2 * self.padding - self.reach) // self.stride + 1
+        return out.unflatten(3, (rows, -1))
+
+    @property
+    def reach(self) -> int:
+        """How many pixels the kernel spans, dilation included."""
+        return self.dilation * (self.kernel_size - 1) + 1
+
+    def _weigh(self, feature: GroupFeature, q: Distribution) -> GroupFeature:
+        """Put q beside the values: as weights on a shared grid, and its KL into the divergence."""
+        weights = None if feature.per_image else q.weights(feature.elements)
+        divergence = feature.divergence
+        if self.level.regularised:
+            divergence = divergence + q.kl().to(divergence.dtype)
+        return replace(feature, weights=weights, divergence=divergence)
+
+    def extra_repr(self) -> str:
+        parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, {self.group}"]
+        parts += [f"elements={self.count}", f"padding={self.padding}"]
+        parts += [f"{name}={getattr(self, name)}" for name in ("stride", "dilation") if getattr(self, name) != 1]
+        return ", ".join(parts)
+
+
+def _resolve(padding: Padding, kernel_size: int, dilation: int) -> int:
+    if padding == "same":
+        if kernel_size % 2 == 0:
+            raise ValueError(f"padding='same' needs an odd kernel to stay centred, got kernel_size={kernel_size}")
+        return dilation * (kernel_size // 2)
+    if isinstance(padding, str) or padding < 0:
+        raise ValueError(f"padding is 'same' or a number ≥ 0, got {padding!r}")
+    return padding
+
+
+class LiftConv2d(_GroupConvolution):
+    """Equivariant to the group with `Full`, to as much of it as the level allows otherwise.
+
+    From an image to a feature on the group:
+
+        >>> LiftConv2d(1, 10, 7, SO2(), elements=8, level=Variational)(images)
+        GroupFeature(64 images, 10 channels, 8 elements, 22×22, weighted, float32, cpu)
+
+    A variational level sees the lifted feature, after a ReLU: the image itself has no group axis.
+    """
+
+    lifts = True
+
+    def forward(
+        self, image: Tensor, *, elements: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> GroupFeature:
+        """image `(B, C, H, W)` → values `(B, O, G, H', W')`.
+
+        elements: `(G, K)` to use instead of the layer's own choice, so that two branches can be joined.
+        generator: for the random offset and the noise of training.
+        """
+        if image.dim() != 4:
+            raise ValueError(f"expected images B×C×H×W, got shape {tuple(image.shape)}")
+        check_rgb(self.group, image)
+        if image.shape[1] != self.in_channels:
+            raise ValueError(f"expected {self.in_channels} channels, got {image.shape[1]} (shape {tuple(image.shape)})")
+        signal = image.unsqueeze(2)
+        u = self.grid(image, generator) if elements is None else elements
+        divergence = torch.zeros(image.shape[0], dtype=u.dtype, device=image.device)
+        feature = GroupFeature(self.convolve(signal, None, None, u), u, None, divergence)
+        if not self.level.partial:
+            return feature
+        q = self.level(feature.map(F.relu), generator)
+        if self.level.per_image and elements is None:
+            u = self.place(q, generator)
+            feature = GroupFeature(self.convolve(signal, None, None, u), u, None, divergence)
+        return self._weigh(feature, q)
+
+
+class GroupConv2d(_GroupConvolution):
+    """Equivariant to the group with `Full`, to as much of it as the level allows otherwise.
+
+    From a feature on the group to another. The level sees the layer's input. Input elements are
+    averaged under the weights that they bring; the output carries the weights of this layer's level.
+    """
+
+    lifts = False
+
+    def forward(
+        self, feature: GroupFeature, *, elements: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> GroupFeature:
+        """values `(B, C, G, H, W)` → `(B, O, G', H', W')`. Arguments as for `LiftConv2d`."""
+        if not isinstance(feature, GroupFeature):
+            raise TypeError(f"GroupConv2d takes a GroupFeature, got {type(feature).__name__}: begin with LiftConv2d")
+        if feature.shape[1] != self.in_channels:
+            raise ValueError(f"expected {self.in_channels} channels, got {feature.shape[1]} ({feature})")
+        if feature.elements.shape[-1] != len(self.group.axes) or self.group.order not in (None, feature.shape[2]):
+            raise ValueError(f"expected a feature on {self.group}, got elements {tuple(feature.elements.shape)}")
+        q = self.level(feature, generator) if self.level.partial else None
+        if elements is not None:
+            u = elements
+        elif q is not None and self.level.per_image:
+            u = self.place(q, generator)
+        else:
+            u = self.grid(feature.values, generator)
+        values = self.convolve(feature.values, feature.weights, feature.elements, u)
+        out = GroupFeature(values, u, None, feature.divergence)
+        return out if q is None else self._weigh(out, q)
+
+
+# ---------------------------------------------------------------- folding
+
+
+def fold(model: nn.Module) -> nn.Module:
+    """Expand every kernel once, for evaluation: layers on a shared grid then are a plain `conv2d`.
+
+    In place, and only used in `eval()` mode; the state dict does not change. Undo with `unfold`, or
+    use `with folded(model):`. Fold again after changing parameters by hand; loading a state dict
+    unfolds by itself. Layers whose input or output elements belong to single images stay as they are.
+    """
+    for layer in model.modules():
+        if isinstance(layer, _GroupConvolution) and not layer.level.per_image:
+            with torch.no_grad():
+                reference = next(layer.kernel.parameters())
+                grid = layer.group.grid(layer.elements, dtype=layer._precision(), device=reference.device)
+                layer.folded = layer.prepare(grid, None if layer.lifts else grid).contiguous()
+    return model
+
+
+def unfold(model: nn.Module) -> nn.Module:
+    """Forget the expanded kernels of `fold`."""
+    for layer in model.modules():
+        if isinstance(layer, _GroupConvolution):
+            layer.folded = None
+    return model
+
+
+@contextmanager
+def folded(model: nn.Module) -> Iterator[nn.Module]:
+    """`fold` for the length of a `with` block."""
+    try:
+        yield fold(model)
+    finally:
+        unfold(model)
+
+
+def _forget(module: nn.Module, *_: object) -> None:
+    unfold(module)

@@ -1,0 +1,220 @@
+"""q(u|f): what a level can say about one image, as objects with `theta`, `weights` and `kl`.
+
+    >>> q = WindowDistribution(SO2(), theta=torch.tensor([[0.5]]))
+    >>> q.weights(SO2().grid(4))            # each element's cell, as a share of [−90°, 90°]
+    tensor([[0.5000, 0.2500, 0.0000, 0.2500]])
+
+θ is `(B, K)` for windows, one number for each axis of the group; the families of the paper that
+rank or sample elements have one number for each image, `(B, 1)`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vpgcnn.groups import Group
+
+__all__ = ["Distribution", "GumbelDistribution", "RankedDistribution", "WindowDistribution"]
+
+Noise = Literal["ranked", "permuted", "exchangeable"]
+
+
+class Distribution(ABC):
+    """A distribution over the group for each image of a batch."""
+
+    group: Group
+    theta: Tensor
+    """The level, `(B, K)` or `(B, 1)`: how much of the group is used."""
+
+    @abstractmethod
+    def weights(self, elements: Tensor) -> Tensor:
+        """The share of each element of a grid `(G, K)`: `(B, G)`, rows sum to 1."""
+
+    @abstractmethod
+    def kl(self) -> Tensor:
+        """KL(q ‖ uniform) for each image, `(B,)`, in nats."""
+
+
+def _window_share(distance: Tensor, half: Tensor | float, theta: Tensor) -> Tensor:
+    """The share of the window [−θ, θ] inside the cell distance ± half, all in units of π.
+
+    The comparisons take the derivative from below at a tie, with a hair of tolerance: at θ = 1 the
+    window must feel the edge that it could leave, or it would never come back.
+    """
+    edge = 8 * torch.finfo(theta.dtype).eps
+    upper = torch.where(theta <= distance + half + edge, theta, distance + half)
+    lower = torch.where(-theta >= distance - half, -theta, distance - half)
+    beyond_pi = F.relu(distance + half + theta - 2)
+    return (F.relu(upper - lower) + beyond_pi) / (2 * theta)
+
+
+@dataclass(frozen=True, eq=False)
+class WindowDistribution(Distribution):
+    """Uniform on the window [−πθ, πθ] around the identity, on each axis: `theta` `(B, K)` in [0, 1].
+
+    An element of a grid owns the cell of angles nearest to it, and weighs the exact share of the
+    window that its cell covers. This is the quadrature of the uniform density, it is continuous in
+    θ with an exact gradient, and at θ = 1 every element weighs the same.
+    """
+
+    group: Group
+    theta: Tensor
+
+    def __post_init__(self) -> None:
+        axes = len(self.group.axes)
+        if self.theta.dim() != 2 or self.theta.shape[1] != axes:
+            raise ValueError(f"theta of {self.group} must be B×{axes}, got shape {tuple(self.theta.shape)}")
+        if not torch.compiler.is_compiling():
+            outside = ~((self.theta >= 0) & (self.theta <= 1))
+            if bool(outside.any()):
+                raise ValueError(f"theta must be in [0, 1], got {self.theta[outside][0].item()}")
+
+    def weights(self, elements: Tensor) -> Tensor:
+        counts = self.group.counts(self.group.points_of(elements.shape[-2]))
+        theta = self.theta.to(elements.dtype).clamp_min(1e-6).unsqueeze(1)
+        distance = elements.abs() / math.pi
+        half = torch.tensor([1 / count for count in counts], dtype=elements.dtype, device=elements.device)
+        weights = _window_share(distance, half, theta).prod(dim=-1)
+        if elements.dim() == 2:
+            return weights
+        # Elements that are not a grid: their cells may overlap, so the shares are made to sum to 1.
+        return weights / weights.sum(dim=1, keepdim=True)
+
+    def kl(self) -> Tensor:
+        """−log θ, summed over the axes: the latent is the angle, the element the cell it falls in."""
+        return -self.theta.log().sum(dim=1)
+
+    def cell_kl(self, elements: Tensor) -> Tensor:
+        """log G − H(weights), `(B,)`: the divergence of the cells. At most `kl()`; for reports."""
+        return _entropy_gap(self.weights(elements))
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Elements u = πθε by the reparametrisation trick: noise ε `(n, K)` in [−1, 1] → `(B, n, K)`."""
+        return math.pi * self.theta.unsqueeze(1) * noise
+
+
+def stratified(points: int, axes: int, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """One draw from each of `points` equal parts of [−1, 1], `(points, axes)`."""
+    jitter = torch.rand(points, axes, generator=generator, dtype=like.dtype, device=like.device)
+    return _strata(points, jitter, like)
+
+
+def midpoints(points: int, axes: int, like: Tensor) -> Tensor:
+    """The middles of `points` equal parts of [−1, 1], `(points, axes)`: what evaluation uses."""
+    return _strata(points, torch.full((points, axes), 0.5, dtype=like.dtype, device=like.device), like)
+
+
+def _strata(points: int, jitter: Tensor, like: Tensor) -> Tensor:
+    left = torch.arange(points, dtype=like.dtype, device=like.device).unsqueeze(1)
+    return (left + jitter) * (2 / points) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class RankedDistribution(Distribution):
+    """The paper's distribution for finite groups: keep elements whose softmax(rank/θ) is large.
+
+    w = softmax(β · rank) with β = 1/θ, kept where w > 1/G − η; the kept share the weight evenly.
+    The forward value is the hard choice, the gradient that of w (straight-through).
+    beta: `(B, 1)`, ≥ 0. At β = 0 all are kept; the identity has the highest rank and always stays.
+    noise: who gets which rank. "ranked": by distance from the identity. "permuted": identity first,
+    the others at random. "exchangeable": the paper's literal i.i.d. ranks, which leave the network
+    fully equivariant in distribution, whatever θ.
+    keys: `(B, G)` uniform random numbers behind the noise; None (evaluation) takes the mean.
+    """
+
+    group: Group
+    beta: Tensor
+    count: int
+    eta: float
+    noise: Noise = "ranked"
+    keys: Tensor | None = None
+
+    @property
+    def theta(self) -> Tensor:  # type: ignore[override]
+        """The paper's θ = 1/β in [0, ∞]."""
+        return 1 / self.beta
+
+    def _ladder(self, ranks: Tensor) -> tuple[Tensor, Tensor]:
+        """Softmax weights and the straight-through choice for ranks `(B, G)` or `(G,)`."""
+        soft = torch.softmax(self.beta * ranks, dim=-1)
+        kept = (soft > 1 / self.count - self.eta) | (soft >= soft.amax(dim=-1, keepdim=True))
+        return soft, kept.to(soft.dtype) + (soft - soft.detach())
+
+    def ranks(self, elements: Tensor) -> Tensor:
+        """The rank of each element, highest kept first: `(G,)`, or `(B, G)` under noise."""
+        count = self.count
+        near = self.group.angle(elements)
+        # Elements at the same distance come in a fixed order: positive angles before negative ones.
+        behind = (elements < -1e-3).to(near.dtype).sum(dim=-1)
+        position = (near + 1e-3 * behind).argsort().argsort()
+        if self.noise == "exchangeable" and self.keys is not None:
+            return (self.keys * count).floor() + 1
+        if self.noise == "permuted" and self.keys is not None:
+            position = (self.keys + (position > 0)).argsort(dim=-1).argsort(dim=-1)
+        return (count - position).to(elements.dtype)
+
+    def weights(self, elements: Tensor) -> Tensor:
+        if elements.shape != (self.count, len(self.group.axes)):
+            raise ValueError(f"expected {self.count} elements of {self.group}, got shape {tuple(elements.shape)}")
+        _, kept = self._ladder(self.ranks(elements))
+        if self.keys is None and self.noise == "exchangeable":
+            return torch.full_like(kept, 1 / self.count)
+        if self.keys is None and self.noise == "permuted":
+            number, first = kept.sum(dim=1, keepdim=True), self.ranks(elements) == self.count
+            others = (number - 1) / (number * max(self.count - 1, 1))
+            return torch.where(first, 1 / number, others)
+        return kept / kept.sum(dim=1, keepdim=True)
+
+    def kl(self) -> Tensor:
+        """log G − H(w), of the softmax weights (given the ranks)."""
+        if self.noise == "exchangeable":
+            if self.keys is None:
+                return torch.zeros_like(self.beta[:, 0])
+            return _entropy_gap(self._ladder((self.keys * self.count).floor() + 1)[0])
+        ladder = torch.arange(self.count, 0, -1, dtype=self.beta.dtype, device=self.beta.device)
+        return _entropy_gap(self._ladder(ladder)[0])
+
+
+@dataclass(frozen=True, eq=False)
+class GumbelDistribution(Distribution):
+    """Elements drawn from softmax(logits) by Gumbel-softmax, straight-through.
+
+    logits: `(B, G)`. noise: standard Gumbel draws `(S, B, G)`, one draw of an element for each of S;
+    the weights are the frequencies of the draws, so their mean is the softmax. None (evaluation)
+    takes that mean.
+    """
+
+    group: Group
+    logits: Tensor
+    temperature: float
+    noise: Tensor | None = None
+
+    @property
+    def theta(self) -> Tensor:  # type: ignore[override]
+        """The share of the group in use, exp(H)/G in [1/G, 1], `(B, 1)`."""
+        return torch.exp(-self.kl()).unsqueeze(1)
+
+    def weights(self, elements: Tensor) -> Tensor:
+        if elements.shape[-2] != self.logits.shape[1]:
+            raise ValueError(f"expected {self.logits.shape[1]} elements, got {elements.shape[-2]}")
+        if self.noise is None:
+            return self.logits.softmax(dim=1)
+        soft = ((self.logits + self.noise) / self.temperature).softmax(dim=-1)
+        hard = F.one_hot(soft.argmax(dim=-1), soft.shape[-1]).to(soft.dtype)
+        return (hard + (soft - soft.detach())).mean(dim=0)
+
+    def kl(self) -> Tensor:
+        """log G − H(softmax(logits))."""
+        return _entropy_gap(self.logits.softmax(dim=1))
+
+
+def _entropy_gap(weights: Tensor) -> Tensor:
+    """KL of weights `(B, G)` to the uniform ones: log G + Σ w log w."""
+    return math.log(weights.shape[-1]) + torch.xlogy(weights, weights).sum(dim=-1)

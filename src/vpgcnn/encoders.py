@@ -1,0 +1,59 @@
+"""e_φ: from a feature to the parameters of a level, the same for every pose of the image."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vpgcnn.features import GroupFeature
+from vpgcnn.groups import Group, neighbour_index
+from vpgcnn.precision import full_precision
+
+__all__ = ["InvariantEncoder"]
+
+
+class InvariantEncoder(nn.Module):
+    """Invariant: e(L_g f) = e(f) for every g in the group (on the grid, for continuous groups).
+
+    The paper's light encoder: mean over space, two 1-D convolutions over the group, mean over the
+    group, one linear layer. The first convolution looks at the neighbours of each element (a
+    circular convolution of size 3 on a circle) where the group is finite; a continuous group has no
+    nearest neighbours, and both are pointwise. Elements count by their weights in both means.
+
+    group, channels: of the feature. start: `(P,)`, what the encoder answers at the start.
+    """
+
+    neighbours: Tensor | None
+
+    def __init__(self, group: Group, channels: int, start: Tensor) -> None:
+        super().__init__()
+        index = None if group.order is None else neighbour_index(group)
+        self.register_buffer("neighbours", index, persistent=False)
+        taps = 1 if index is None else index.shape[0]
+        self.first = nn.Conv1d(channels * taps, channels, 1)
+        self.second = nn.Conv1d(channels, channels, 1)
+        self.linear = nn.Linear(channels, start.numel())
+        for layer in (self.first, self.second):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)
+        nn.init.normal_(self.linear.weight, std=0.01 * channels**-0.5)
+        with torch.no_grad():
+            self.linear.bias.copy_(start)
+
+    def forward(self, feature: GroupFeature) -> Tensor:
+        """feature `(B, C, G, H, W)` → raw parameters `(B, P)`."""
+        with full_precision(feature.device):
+            x = feature.values.mean(dim=(-2, -1)).to(self.linear.weight.dtype)
+            share = None if feature.weights is None else feature.weights.to(x.dtype).unsqueeze(1)
+            if share is not None:
+                x = x * (share * share.shape[-1])
+            if self.neighbours is not None:
+                if x.shape[-1] != self.neighbours.shape[1]:
+                    raise ValueError(f"expected {self.neighbours.shape[1]} elements, got {x.shape[-1]}")
+                x = x[:, :, self.neighbours].flatten(1, 2)
+            x = F.relu(self.first(x))
+            x = F.relu(self.second(x))
+            pooled = x.mean(dim=-1) if share is None else (x * share).sum(dim=-1)
+            raw: Tensor = self.linear(pooled)
+            return raw

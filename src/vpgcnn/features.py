@@ -1,0 +1,123 @@
+"""What flows between layers: values over the group, with the weight that each element has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["GroupFeature"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GroupFeature:
+    """A feature map on the group: f(u, x) for a list of elements u.
+
+    values:      `(B, C, G, H, W)`.
+    elements:    `(G, K)`, or `(B, G, K)` when each image has its own. Angles, see `groups`.
+    weights:     `(B, G)`, rows sum to 1: q(u|f) of the layer that made the feature. None: uniform.
+    divergence:  `(B,)`: the KL of all levels passed so far. It travels with the data.
+
+    Weights are carried beside the values and applied where elements are summed: the next
+    convolution, a norm's statistics, the pool over the group.
+    """
+
+    values: Tensor
+    elements: Tensor
+    weights: Tensor | None
+    divergence: Tensor
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.values, Tensor):
+            return  # a tree of specs or placeholders (torch.export), not data
+        if self.values.dim() != 5:
+            raise ValueError(f"values must be B×C×G×H×W, got shape {tuple(self.values.shape)}")
+        batch, count = self.values.shape[0], self.values.shape[2]
+        own = (batch, count) if self.per_image else (count,)
+        if self.elements.shape[:-1] != own:
+            raise ValueError(f"values have {count} elements, but elements have shape {tuple(self.elements.shape)}")
+        if self.weights is not None and self.weights.shape != (batch, count):
+            raise ValueError(f"weights must be {batch}×{count}, got shape {tuple(self.weights.shape)}")
+        if self.divergence.shape != (batch,):
+            raise ValueError(f"divergence must have shape ({batch},), got {tuple(self.divergence.shape)}")
+
+    # ------------------------------------------------------------ the group axis
+
+    @property
+    def per_image(self) -> bool:
+        """Whether each image has its own elements."""
+        return self.elements.dim() == 3
+
+    def coverage(self) -> Tensor | None:
+        """How much of each element is kept, `(B, G)` in [0, 1]: weights / largest weight. None: all."""
+        if self.weights is None:
+            return None
+        return self.weights / self.weights.amax(dim=1, keepdim=True)
+
+    def mean(self) -> Tensor:
+        """The average over the group under the weights, `(B, C, H, W)`."""
+        if self.weights is None:
+            return self.values.mean(dim=2)
+        weights = self.weights.to(self.values.dtype)
+        return torch.einsum("bcghw,bg->bchw", self.values, weights)
+
+    # ------------------------------------------------------------ like a tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of the values, (B, C, G, H, W)."""
+        return self.values.shape
+
+    @property
+    def device(self) -> torch.device:
+        return self.values.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.values.dtype
+
+    def __len__(self) -> int:
+        return self.values.shape[0]
+
+    def with_values(self, values: Tensor) -> GroupFeature:
+        """The same elements, weights and divergence under other values."""
+        return replace(self, values=values)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> GroupFeature:
+        """Apply a pointwise function (an activation) to the values. Equivariant."""
+        return self.with_values(function(self.values))
+
+    def detach(self) -> GroupFeature:
+        return self._each(Tensor.detach)
+
+    def to(self, *args: Any, **kwargs: Any) -> GroupFeature:
+        """`Tensor.to` for the values; the other parts follow to the device and keep their precision."""
+        values = self.values.to(*args, **kwargs)
+        return replace(self._each(lambda part: part.to(values.device)), values=values)
+
+    def __getitem__(self, images: slice | Tensor | list[int] | int) -> GroupFeature:
+        """Some of the images: `feature[3]`, `feature[:8]`, `feature[mask]`. The batch axis stays."""
+        index = slice(images, images + 1 or None) if isinstance(images, int) else images
+        return GroupFeature(
+            self.values[index],
+            self.elements[index] if self.per_image else self.elements,
+            None if self.weights is None else self.weights[index],
+            self.divergence[index],
+        )
+
+    def _each(self, function: Callable[[Tensor], Tensor]) -> GroupFeature:
+        weights = None if self.weights is None else function(self.weights)
+        return GroupFeature(function(self.values), function(self.elements), weights, function(self.divergence))
+
+    def __repr__(self) -> str:
+        batch, channels, count, height, width = self.values.shape
+        kept = "full" if self.weights is None else "weighted"
+        own = " per image" if self.per_image else ""
+        kind = f"{str(self.dtype).removeprefix('torch.')}, {self.device}"
+        return f"GroupFeature({batch} images, {channels} channels, {count} elements{own}, {height}×{width}, {kept}, {kind})"
+
+
+torch.export.register_dataclass(GroupFeature, serialized_type_name="vpgcnn.GroupFeature")

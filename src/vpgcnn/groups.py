@@ -1,0 +1,421 @@
+"""What a symmetry is: small immutable values with one interface.
+
+    >>> group = Rotations(4)
+    >>> quarter = group.element(math.pi / 2)
+    >>> group.compose(quarter, group.inverse(quarter))
+    tensor([0.])
+
+An element is a row of angles in radians, one for each *axis* of the group, wrapped to (−π, π].
+`SO2()`, `Rotations(n)` and `Hue(m)` have one axis, so their elements are `(..., 1)`; `O2()` and
+`Dihedral(n)` add a mirror axis, whose angle is 0 or π; `Product(a, b)` puts the axes of `a` before
+those of `b`. Because every axis is a circle, finite or not, everything that is learned about a
+group later (windows, cells, levels) is written once, for circles.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from vpgcnn import resample
+
+__all__ = ["Axis", "Dihedral", "Group", "Hue", "O2", "Product", "Rotations", "SO2"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One circle of a group: its name and its number of points, None when it is continuous."""
+
+    name: Literal["rotation", "mirror", "hue"]
+    order: int | None
+
+
+def wrap(angle: Tensor) -> Tensor:
+    """Angles in (−π, π]. Differentiable: the slope is 1 everywhere."""
+    return math.pi - torch.remainder(math.pi - angle, 2 * math.pi)
+
+
+def snap(matrix: Tensor) -> Tensor:
+    """Entries within rounding of −1, 0 or 1 become exactly that; the gradient is left alone."""
+    nearest = matrix.detach().round()
+    close = (matrix.detach() - nearest).abs() < 16 * torch.finfo(matrix.dtype).eps
+    return torch.where(close, matrix + (nearest - matrix.detach()), matrix)
+
+
+class Group(ABC):
+    """A group of image symmetries. Elements are tensors `(..., K)`, K = `len(group.axes)`."""
+
+    # ------------------------------------------------------------ what each group defines
+
+    @property
+    @abstractmethod
+    def axes(self) -> tuple[Axis, ...]:
+        """The circles that the group is made of, in the order of an element's coordinates."""
+
+    @property
+    @abstractmethod
+    def acts_on_plane(self) -> bool:
+        """Whether elements move pixels."""
+
+    @property
+    @abstractmethod
+    def acts_on_rgb(self) -> bool:
+        """Whether elements mix the three colour channels."""
+
+    @abstractmethod
+    def compose(self, u: Tensor, v: Tensor) -> Tensor:
+        """The product u·v (first v, then u). Shapes `(..., K)`, broadcast against each other."""
+
+    @abstractmethod
+    def inverse(self, u: Tensor) -> Tensor:
+        """The inverse u⁻¹, `(..., K)`."""
+
+    @abstractmethod
+    def plane(self, u: Tensor) -> Tensor:
+        """R_u, the orthogonal matrix `(..., 2, 2)` on points (x right, y up)."""
+
+    @abstractmethod
+    def rgb(self, u: Tensor) -> Tensor:
+        """ρ(u), the orthogonal matrix `(..., 3, 3)` on colours (R, G, B)."""
+
+    # ------------------------------------------------------------ what all groups share
+
+    @property
+    def order(self) -> int | None:
+        """The number of elements; None for a continuous group."""
+        orders = [axis.order for axis in self.axes]
+        return None if None in orders else math.prod([order for order in orders if order is not None])
+
+    def identity(self) -> Tensor:
+        """The identity, `(K,)`: all angles 0."""
+        return torch.zeros(len(self.axes))
+
+    def element(self, *angles: float) -> Tensor:
+        """An element `(K,)` from one angle in radians for each axis."""
+        if len(angles) != len(self.axes):
+            names = ", ".join(axis.name for axis in self.axes)
+            raise ValueError(f"{self} has {len(self.axes)} axes ({names}), got {len(angles)} angles: {angles}")
+        return wrap(torch.tensor(angles, dtype=torch.get_default_dtype()))
+
+    def angle(self, u: Tensor) -> Tensor:
+        """Distance from the identity, `(...)`: the length of the row of angles, |angle| for one axis."""
+        return torch.linalg.vector_norm(wrap(u), dim=-1)
+
+    def relative(self, u: Tensor, v: Tensor) -> Tensor:
+        """v⁻¹u, where u is seen from v: `(..., K)`."""
+        return self.compose(self.inverse(v), u)
+
+    def counts(self, points: int | None = None) -> tuple[int, ...]:
+        """How many grid points each axis has when continuous axes get `points` of them."""
+        if self.order is not None:
+            if points not in (None, self.order):
+                raise ValueError(f"{self} has exactly {self.order} elements, got {points}")
+        elif points is None or points < 1:
+            raise ValueError(f"{self} is continuous: say how many elements to use, got {points}")
+        return tuple(axis.order or points or 0 for axis in self.axes)
+
+    def points_of(self, count: int) -> int | None:
+        """How many points the continuous axes have on a grid of `count` elements; None without any."""
+        if self.order is not None:
+            return None
+        return count // math.prod([axis.order for axis in self.axes if axis.order is not None])
+
+    def grid(
+        self,
+        points: int | None = None,
+        offset: Tensor | float = 0.0,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
+        """An even grid of elements, `(G, K)`; the identity comes first when `offset` is 0.
+
+        Finite axes are listed in full and cannot be shifted; a continuous axis gets `points` angles
+        2πj/points + offset. `offset`: a number, or `(K,)` with one for each axis.
+        """
+        counts = self.counts(points)
+        shift = torch.as_tensor(offset, dtype=dtype or torch.get_default_dtype(), device=device).expand(len(counts))
+        if self.order is not None and not torch.compiler.is_compiling() and bool(shift.any()):
+            raise ValueError(f"the elements of {self} cannot be shifted, got offset {offset}")
+        circles = []
+        for axis, count, start in zip(self.axes, counts, shift, strict=True):
+            circle = torch.arange(count, device=shift.device, dtype=shift.dtype) * (2 * math.pi / count)
+            circles.append(wrap(circle + start) if axis.order is None else wrap(circle))
+        return torch.stack(torch.meshgrid(*circles, indexing="ij"), dim=-1).flatten(0, -2)
+
+    def index(self, u: Tensor, points: int | None = None) -> Tensor:
+        """Positions `(...)` of elements `(..., K)` in `grid(points)`; an error when one is not on it."""
+        counts = self.counts(points)
+        steps = torch.tensor(counts, dtype=u.dtype, device=u.device) / (2 * math.pi)
+        position = u * steps
+        nearest = position.round()
+        if not torch.allclose(position, nearest, atol=1e-3):
+            raise ValueError(f"not on the grid of {counts} elements of {self}: {u.tolist()}")
+        flat = torch.zeros(u.shape[:-1], dtype=torch.long, device=u.device)
+        for axis, count in enumerate(counts):
+            flat = flat * count + nearest[..., axis].long() % count
+        return flat
+
+    def transform(self, image: Tensor, u: Tensor | float, mode: str = "bilinear") -> Tensor:
+        """The image moved by u: (L_u f)(x) = ρ(u) f(R_u⁻¹ x). Differentiable in image and u.
+
+        image: `(C, H, W)` or `(B, C, H, W)`, any value range (colours are not clipped).
+        u: one element `(K,)`, one for each image `(B, K)`, or a number for a one-axis group.
+        Rotations turn counter-clockwise about the centre and fill with 0. Quarter turns, mirrors
+        and hue shifts by 120° are exact permutations; other rotations interpolate (`mode`:
+        "bilinear" or "bicubic").
+        """
+        batch = image if image.dim() == 4 else image.unsqueeze(0)
+        if batch.dim() != 4:
+            raise ValueError(f"expected an image C×H×W or images B×C×H×W, got shape {_shape(image)}")
+        u = torch.as_tensor(u, device=image.device)
+        u = u.to(image.dtype) if not u.is_floating_point() else u
+        u = u.reshape(1) if u.dim() == 0 else u
+        if u.shape[-1] != len(self.axes) or u.dim() > 2 or (u.dim() == 2 and u.shape[0] != batch.shape[0]):
+            raise ValueError(
+                f"expected an element ({len(self.axes)},) of {self} or one for each of the "
+                f"{batch.shape[0]} images, got shape {tuple(u.shape)}"
+            )
+        if self.acts_on_rgb:
+            check_rgb(self, batch)
+            mixing = self.rgb(u).to(batch.dtype)
+            batch = torch.einsum("...ij,...jhw->...ihw", mixing, batch)
+        if self.acts_on_plane:
+            batch = resample.move(batch, self.plane(u), mode)
+        return batch if image.dim() == 4 else batch.squeeze(0)
+
+
+def _shape(tensor: Tensor) -> str:
+    return "×".join(map(str, tensor.shape))
+
+
+def check_rgb(group: Group, image: Tensor) -> None:
+    """Refuse images `(B, C, H, W)` without three channels where the group mixes colours."""
+    if group.acts_on_rgb and image.shape[1] != 3:
+        raise ValueError(f"{group} acts on RGB: expected 3 channels, got {image.shape[1]} (shape {_shape(image)})")
+
+
+def _check_order(name: str, order: int) -> None:
+    if isinstance(order, bool) or not isinstance(order, int) or order < 1:
+        raise ValueError(f"{name} needs a whole number of elements, at least 1, got {order!r}")
+
+
+def _rotation(angle: Tensor) -> Tensor:
+    cos, sin = torch.cos(angle), torch.sin(angle)
+    return snap(torch.stack([cos, -sin, sin, cos], dim=-1).unflatten(-1, (2, 2)))
+
+
+def _eye(size: int, u: Tensor) -> Tensor:
+    return torch.eye(size, dtype=u.dtype, device=u.device).expand(*u.shape[:-1], size, size)
+
+
+class _Circle(Group):
+    """The commutative groups of one axis."""
+
+    def compose(self, u: Tensor, v: Tensor) -> Tensor:
+        return wrap(u + v)
+
+    def inverse(self, u: Tensor) -> Tensor:
+        return wrap(-u)
+
+
+class _Turning(_Circle):
+    """Circles that turn the plane."""
+
+    acts_on_plane = True
+    acts_on_rgb = False
+
+    def plane(self, u: Tensor) -> Tensor:
+        return _rotation(u[..., 0])
+
+    def rgb(self, u: Tensor) -> Tensor:
+        return _eye(3, u)
+
+
+@dataclass(frozen=True)
+class SO2(_Turning):
+    """All rotations of the plane, counter-clockwise."""
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (Axis("rotation", None),)
+
+
+@dataclass(frozen=True)
+class Rotations(_Turning):
+    """C_n: the n rotations by multiples of 360°/n."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        _check_order("Rotations", self.n)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (Axis("rotation", self.n),)
+
+
+@dataclass(frozen=True)
+class Hue(_Circle):
+    """H_m: the m hue shifts by multiples of 360°/m, as rotations of RGB about the grey axis (1, 1, 1).
+
+    Hue(3) permutes the channels exactly (red → green → blue → red); other m are linear too, and
+    leave the RGB cube for saturated colours: values are never clipped.
+    """
+
+    m: int
+
+    acts_on_plane = False
+    acts_on_rgb = True
+
+    def __post_init__(self) -> None:
+        _check_order("Hue", self.m)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (Axis("hue", self.m),)
+
+    def plane(self, u: Tensor) -> Tensor:
+        return _eye(2, u)
+
+    def rgb(self, u: Tensor) -> Tensor:
+        cos, sin = torch.cos(u[..., 0]), torch.sin(u[..., 0]) * math.sqrt(3)
+        stay, back, forth = (1 + 2 * cos) / 3, (1 - cos - sin) / 3, (1 - cos + sin) / 3
+        rows = [stay, back, forth, forth, stay, back, back, forth, stay]
+        return snap(torch.stack(rows, dim=-1).unflatten(-1, (3, 3)))
+
+
+class _Orthogonal(Group):
+    """Rotations and reflections: u = R_a M^s with M the left-right mirror, coordinates (a, πs)."""
+
+    acts_on_plane = True
+    acts_on_rgb = False
+
+    def compose(self, u: Tensor, v: Tensor) -> Tensor:
+        turn = u[..., 0] + _sign(u) * v[..., 0]
+        return wrap(torch.stack(torch.broadcast_tensors(turn, u[..., 1] + v[..., 1]), dim=-1))
+
+    def inverse(self, u: Tensor) -> Tensor:
+        return wrap(torch.stack([-_sign(u) * u[..., 0], u[..., 1]], dim=-1))
+
+    def plane(self, u: Tensor) -> Tensor:
+        mirror = torch.stack([_sign(u), torch.ones_like(_sign(u))], dim=-1)
+        return _rotation(u[..., 0]) * mirror.unsqueeze(-2)
+
+    def rgb(self, u: Tensor) -> Tensor:
+        return _eye(3, u)
+
+
+def _sign(u: Tensor) -> Tensor:
+    return torch.cos(u[..., 1]).round()
+
+
+@dataclass(frozen=True)
+class O2(_Orthogonal):
+    """All rotations and reflections of the plane."""
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (Axis("rotation", None), Axis("mirror", 2))
+
+
+@dataclass(frozen=True)
+class Dihedral(_Orthogonal):
+    """D_n: n rotations and n reflections. `Dihedral(1)` is the left-right flip alone."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        _check_order("Dihedral", self.n)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (Axis("rotation", self.n), Axis("mirror", 2))
+
+
+@dataclass(frozen=True)
+class Product(Group):
+    """Both symmetries at once, each on its own: `Product(Rotations(4), Hue(3))` has 12 elements."""
+
+    first: Group
+    second: Group
+
+    def __post_init__(self) -> None:
+        clash = [
+            what
+            for what, both in (
+                ("the plane", self.first.acts_on_plane and self.second.acts_on_plane),
+                ("RGB", self.first.acts_on_rgb and self.second.acts_on_rgb),
+            )
+            if both
+        ]
+        if clash:
+            raise ValueError(f"{self.first} and {self.second} both act on {clash[0]}: their product would not commute")
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return self.first.axes + self.second.axes
+
+    @property
+    def acts_on_plane(self) -> bool:
+        return self.first.acts_on_plane or self.second.acts_on_plane
+
+    @property
+    def acts_on_rgb(self) -> bool:
+        return self.first.acts_on_rgb or self.second.acts_on_rgb
+
+    def split(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """The parts of `(..., K)` in the first and the second group."""
+        size = len(self.first.axes)
+        return u[..., :size], u[..., size:]
+
+    def compose(self, u: Tensor, v: Tensor) -> Tensor:
+        (a, b), (c, d) = self.split(u), self.split(v)
+        return torch.cat([self.first.compose(a, c), self.second.compose(b, d)], dim=-1)
+
+    def inverse(self, u: Tensor) -> Tensor:
+        a, b = self.split(u)
+        return torch.cat([self.first.inverse(a), self.second.inverse(b)], dim=-1)
+
+    def plane(self, u: Tensor) -> Tensor:
+        a, b = self.split(u)
+        return self.first.plane(a) if self.first.acts_on_plane else self.second.plane(b)
+
+    def rgb(self, u: Tensor) -> Tensor:
+        a, b = self.split(u)
+        return self.first.rgb(a) if self.first.acts_on_rgb else self.second.rgb(b)
+
+
+@functools.lru_cache(maxsize=256)
+def relative_index(group: Group) -> Tensor:
+    """For a finite group, position of v⁻¹u for each pair: `(G, G)`, rows u, columns v."""
+    grid = group.grid(dtype=torch.float64)
+    return group.index(group.relative(grid.unsqueeze(1), grid.unsqueeze(0)))
+
+
+@functools.lru_cache(maxsize=256)
+def neighbour_index(group: Group) -> Tensor:
+    """For a finite group, positions of u·s for s the identity and one step along each axis: `(S, G)`.
+
+    Right translation commutes with the left action of the group, so a map that looks at these
+    neighbours is equivariant. On a circle they are the taps of a circular convolution of size 3.
+    """
+    grid, counts = group.grid(dtype=torch.float64), group.counts()
+    steps: list[tuple[float, ...]] = [(0.0,) * len(counts)]
+    for axis, count in enumerate(counts):
+        for direction in (1, -1)[: min(count - 1, 2)]:
+            steps.append(tuple(direction * 2 * math.pi / count * (a == axis) for a in range(len(counts))))
+    shifts = torch.tensor(steps, dtype=grid.dtype)
+    return group.index(group.compose(grid.unsqueeze(0), shifts.unsqueeze(1)))
+
+
+def translate_index(group: Group, g: Tensor, points: int | None = None) -> Tensor:
+    """Positions `(G,)` of g⁻¹u for the elements u of the grid, so (L_g h)(u) = h(u)[index]."""
+    grid = group.grid(points, dtype=torch.float64)
+    return group.index(group.relative(grid, g.detach().cpu().double()), points)

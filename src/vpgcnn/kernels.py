@@ -1,0 +1,285 @@
+"""Kernels: tables for finite groups, small sine networks (SIREN) for any.
+
+A kernel is a function k(x, g) of a tap x of the plane and a relative element g = v⁻¹u, with values
+in (out × in) matrices; at a lift there is no g. What convolutions need of it is its *expansion*,
+
+    expand(u, v)[o, i, c, j] = k[o, c](R_{u_i}⁻¹ x, v_j⁻¹ u_i)        (O, U, C, V, k, k)
+
+which turns the taps with the output element and, at the lift, mixes the colours back (ρ(u)⁻¹).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vpgcnn.groups import Group, relative_index
+from vpgcnn.precision import full_precision
+
+__all__ = ["Kernel", "KernelFactory", "SirenKernel", "TableKernel", "default_kernel"]
+
+RELU_GAIN = 2.0  # E[relu(z)²] is half of E[z²]
+
+
+def tap_points(size: int) -> Tensor:
+    """Positions of the taps of a k×k kernel about its centre, `(k², 2)`: x right, y up, in pixels."""
+    line = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
+    y, x = torch.meshgrid(-line, line, indexing="ij")
+    return torch.stack([x.flatten(), y.flatten()], dim=-1)
+
+
+class Kernel(nn.Module, ABC):
+    """Common to all kernels: their sizes, and what they expand to."""
+
+    def __init__(self, in_channels: int, out_channels: int, size: int, group: Group, *, lift: bool) -> None:
+        super().__init__()
+        for name, value in (("in_channels", in_channels), ("out_channels", out_channels), ("kernel_size", size)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        self.in_channels, self.out_channels, self.size = in_channels, out_channels, size
+        self.group, self.lift = group, lift
+
+    @abstractmethod
+    def expand(self, u: Tensor, v: Tensor | None) -> Tensor:
+        """Weights `(O, U, C, V, k, k)` for output elements u `(U, K)` and input elements v `(V, K)`.
+
+        At a lift v is None and V is 1.
+        """
+
+    def mix_colors(self, weight: Tensor, u: Tensor) -> Tensor:
+        """Follow the taps `(O, U, C, 1, k, k)` of a lift by ρ(u)⁻¹ where the group acts on RGB."""
+        if not (self.lift and self.group.acts_on_rgb):
+            return weight
+        undo = self.group.rgb(self.group.inverse(u)).to(weight.dtype)
+        return torch.einsum("oucvxy,ucd->oudvxy", weight, undo)
+
+    def extra_repr(self) -> str:
+        role = "lift" if self.lift else "group"
+        return f"{self.in_channels}, {self.out_channels}, size={self.size}, {role}, {self.group}"
+
+
+KernelFactory = Callable[..., Kernel]
+"""What layers take: called with (in_channels, out_channels, size, group, lift=…)."""
+
+
+class TableKernel(Kernel):
+    """Equivariant to a finite group that moves taps onto taps: Hue(m), C_1, C_2, C_4, D_1, D_2, D_4.
+
+    One number for each (out, in, relative element, tap). Turning is by index, so it is exact.
+    separable: each (out, in) pair is a spatial kernel times a function on the group (CEConv).
+    """
+
+    turned: Tensor | None
+    relative: Tensor | None
+
+    def __init__(
+        self, in_channels: int, out_channels: int, size: int, group: Group, *, lift: bool, separable: bool = False
+    ) -> None:
+        super().__init__(in_channels, out_channels, size, group, lift=lift)
+        if not has_table(group):
+            raise ValueError(f"{group} does not move the taps of a k×k kernel onto each other: use SirenKernel")
+        self.separable = separable and not lift
+        count = 1 if lift else group.order or 1
+        self.register_buffer("turned", _turned_taps(group, size), persistent=False)
+        self.register_buffer("relative", None if lift else relative_index(group), persistent=False)
+        pairs = (out_channels, in_channels)
+        whole = () if lift or separable else (count,)
+        self.weight = nn.Parameter(torch.empty(*pairs, *whole, size, size))
+        self.group_weight = nn.Parameter(torch.empty(*pairs, count)) if self.separable else None
+        # Elements are averaged (Σ_v w(v) = 1), so the variance of a kernel's entry grows with their number.
+        nn.init.normal_(self.weight, std=math.sqrt(RELU_GAIN * count / (in_channels * size**2)))
+        if self.group_weight is not None:
+            nn.init.normal_(self.group_weight)
+
+    def table(self) -> Tensor:
+        """k itself, `(O, C, G, k, k)`; G is 1 at a lift."""
+        if self.lift:
+            return self.weight.unsqueeze(2)
+        if self.group_weight is None:
+            return self.weight
+        return self.weight.unsqueeze(2) * self.group_weight[..., None, None]
+
+    def expand(self, u: Tensor, v: Tensor | None) -> Tensor:
+        table = self.table()
+        if self.relative is None:
+            weight = table.unsqueeze(2).expand(-1, -1, u.shape[0], -1, -1, -1)
+        else:
+            self._check_grid("output", u)
+            self._check_grid("input", v)
+            weight = table.flatten(3)[:, :, self.relative].unflatten(4, table.shape[3:])
+        weight = weight.transpose(1, 2)
+        if self.turned is not None:
+            index = self.turned[None, :, None, None, :].expand(*weight.shape[:4], -1)
+            weight = weight.flatten(4).gather(4, index).view_as(weight)
+        return self.mix_colors(weight, u)
+
+    def _check_grid(self, which: str, elements: Tensor | None) -> None:
+        got = None if elements is None else tuple(elements.shape)
+        if got != (self.group.order, len(self.group.axes)):
+            raise ValueError(
+                f"the {which} of a table kernel has the {self.group.order} elements of {self.group}, got {got}"
+            )
+
+
+def has_table(group: Group) -> bool:
+    """Whether every element of the group maps k×k taps onto each other."""
+    if group.order is None:
+        return False
+    plane = group.plane(group.grid(dtype=torch.float64))
+    return bool((plane == plane.round()).all())
+
+
+def _turned_taps(group: Group, size: int) -> Tensor | None:
+    """Positions `(U, k²)` of R_u⁻¹x among the taps x; None when the group leaves the plane alone."""
+    if not group.acts_on_plane:
+        return None
+    points = tap_points(size)
+    source = points @ group.plane(group.grid(dtype=torch.float64))  # rows x: (R_uᵀ x)ᵀ = xᵀ R_u
+    column = (source[..., 0] + (size - 1) / 2).round().long()
+    row = ((size - 1) / 2 - source[..., 1]).round().long()
+    return row * size + column
+
+
+def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
+    """A linear layer in the precision of its input, whatever that of its parameters."""
+    return F.linear(x, layer.weight.to(x.dtype), None if layer.bias is None else layer.bias.to(x.dtype))
+
+
+class SirenKernel(Kernel):
+    """A continuous kernel for any group: sin(ω₀(W₁p + b₁)) → sin(ω₀(W₂h + b₂)) → linear.
+
+    The point p is R_u⁻¹x in units of the kernel's radius, and (cos, sin) of each relative angle, so
+    that nothing jumps anywhere on the circle. Taps outside the disc (29 of 49 are inside for k = 7)
+    are 0 and never evaluated, for groups that turn the plane.
+
+    hidden, omega: width and first frequency ω₀ of the network.
+    """
+
+    taps: Tensor
+    points: Tensor
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        size: int,
+        group: Group,
+        *,
+        lift: bool,
+        hidden: int = 32,
+        omega: float = 10.0,
+    ) -> None:
+        super().__init__(in_channels, out_channels, size, group, lift=lift)
+        if omega <= 0 or hidden < 1:
+            raise ValueError(f"SirenKernel needs omega > 0 and hidden ≥ 1, got omega={omega}, hidden={hidden}")
+        self.omega = omega
+        points, radius = tap_points(size), max(size // 2, 1)
+        inside = torch.linalg.vector_norm(points, dim=-1) <= radius + 1e-9
+        taps = inside.nonzero().squeeze(1) if group.acts_on_plane else torch.arange(size**2)
+        self.register_buffer("taps", taps, persistent=False)
+        self.register_buffer("points", (points[taps] / radius).to(torch.get_default_dtype()), persistent=False)
+        around = 0 if lift else sum(1 if axis.name == "mirror" else 2 for axis in group.axes)
+        self.spatial = nn.Linear(2, hidden)
+        self.angular = nn.Linear(around, hidden, bias=False) if around else None
+        self.second = nn.Linear(hidden, hidden)
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels, hidden))
+        self.bias = nn.Parameter(torch.zeros(out_channels, in_channels))
+        self._initialise(2 + around)
+
+    @torch.no_grad()
+    def _initialise(self, coordinates: int) -> None:
+        """Frequencies as in SIREN, random phases, and a last layer that keeps unit scale.
+
+        The scale is set by looking at the kernel once. Neighbouring taps of a smooth kernel are
+        alike, so that the mean of the input (which a ReLU makes positive) adds up: the input is taken
+        as a mean plus independent noise, with the shares that a ReLU gives them.
+        """
+        nn.init.uniform_(self.spatial.weight, -1 / coordinates, 1 / coordinates)
+        nn.init.uniform_(self.spatial.bias, -math.pi / self.omega, math.pi / self.omega)
+        if self.angular is not None:
+            nn.init.uniform_(self.angular.weight, -1 / coordinates, 1 / coordinates)
+        bound = math.sqrt(6 / self.second.in_features) / self.omega
+        nn.init.uniform_(self.second.weight, -bound, bound)
+        nn.init.uniform_(self.second.bias, -math.pi / self.omega, math.pi / self.omega)
+        nn.init.normal_(self.weight)
+        points = None if self.group.order else 8
+        grid = self.group.grid(points, dtype=self.points.dtype)
+        weight = self.expand(grid, None if self.lift else grid)
+        count = weight.shape[3]
+        noise = weight.square().sum(dim=(2, 3, 4, 5)).mean() / count**2
+        mean = weight.sum(dim=(3, 4, 5)).square().sum(dim=2).mean() / count**2
+        flat = 0.0 if self.lift else 1 / math.pi  # E[relu(z)]² / E[relu(z)²]
+        self.weight *= math.sqrt(RELU_GAIN) * ((1 - flat) * noise + flat * mean).rsqrt()
+
+    def basis(self, u: Tensor, v: Tensor | None) -> Tensor:
+        """The hidden functions s at the taps, `(..., U, V, T, hidden)`: k = weight·s + bias.
+
+        u `(..., U, K)` and v `(..., V, K)` may be shared, or one row for each image.
+        """
+        turned = self.points.to(u.dtype) @ self.group.plane(u)
+        phase = _linear(turned, self.spatial).unsqueeze(-3)
+        if v is not None and self.angular is not None:
+            relative = self.group.relative(u.unsqueeze(-2), v.unsqueeze(-3))
+            phase = phase + _linear(self._circle(relative), self.angular).unsqueeze(-2)
+        first = torch.sin(self.omega * phase)
+        return torch.sin(self.omega * _linear(first, self.second))
+
+    def _circle(self, relative: Tensor) -> Tensor:
+        """(cos, sin) of each angle, ±1 for a mirror: `(..., K)` → `(..., coordinates)`."""
+        cos, sin = torch.cos(relative), torch.sin(relative)
+        keep = [i for i, axis in enumerate(self.group.axes) if axis.name != "mirror"]
+        return torch.cat([cos, sin[..., keep]], dim=-1)
+
+    def expand(self, u: Tensor, v: Tensor | None) -> Tensor:
+        hidden = self.basis(u, v)
+        outputs, inputs, sources = u.shape[0], hidden.shape[1], self.size**2
+        # The functions are laid into the square first, with a constant for the bias: 0 outside the disc.
+        ones = hidden.new_ones(*hidden.shape[:-1], 1)
+        square = hidden.new_zeros(outputs, inputs, sources, hidden.shape[-1] + 1)
+        square = square.index_copy(2, self.taps, torch.cat([hidden, ones], dim=-1))
+        mixing = self._mixing().to(square.dtype).flatten(0, 1)
+        weight = mixing @ square.flatten(0, 2).T
+        weight = weight.view(self.out_channels, self.in_channels, outputs, inputs, self.size, self.size)
+        return self.mix_colors(weight.transpose(1, 2), u)
+
+    def contract(self, patches: Tensor, u: Tensor, v: Tensor | None, weights: Tensor | None) -> Tensor:
+        """Convolve with kernels of each image's own, which are never built.
+
+        k = weight·s + bias is linear in the few hidden functions s, so the input is contracted with
+        s first (one product for each image) and mixed with the weights after.
+        patches: `(B, C, V, k², Y)`, the taps under each output position. u `(B, U, K)` or `(U, K)`,
+        v `(B, V, K)` or `(V, K)`, weights `(B, V)` that sum to 1, or None. Returns `(B, O, U, Y)`.
+        """
+        if self.lift and self.group.acts_on_rgb:
+            raise ValueError(f"elements of each image's own are for groups of the plane, not {self.group}")
+        batch, channels, inputs, _, positions = patches.shape
+        with full_precision(u.device):
+            hidden = self.basis(u, v)
+        hidden = torch.cat([hidden, torch.ones_like(hidden[..., :1])], dim=-1)
+        if weights is None:
+            hidden = hidden / inputs
+        else:
+            hidden = hidden * weights.to(hidden.dtype)[:, None, :, None, None]
+        hidden = hidden.expand(batch, *hidden.shape[-4:]).permute(0, 1, 4, 2, 3)  # B U S V T
+        outputs, functions = hidden.shape[1], hidden.shape[2]
+        columns = patches.permute(0, 2, 3, 1, 4).index_select(2, self.taps)  # B V T C Y
+        projected = torch.bmm(
+            hidden.reshape(batch, outputs * functions, -1).to(patches.dtype),
+            columns.reshape(batch, -1, channels * positions),
+        ).view(batch, outputs, functions * channels, positions)
+        mixed = self._mixing().transpose(1, 2).flatten(1).to(projected.dtype) @ projected
+        return mixed.transpose(1, 2)
+
+    def _mixing(self) -> Tensor:
+        """The last layer with its bias as one more function, `(O, C, hidden + 1)`."""
+        return torch.cat([self.weight, self.bias.unsqueeze(-1)], dim=-1)
+
+
+def default_kernel(group: Group) -> KernelFactory:
+    """A table where turning by index is exact, a SIREN elsewhere."""
+    return TableKernel if has_table(group) else SirenKernel

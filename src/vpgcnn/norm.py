@@ -1,0 +1,122 @@
+"""Normalisation and dropout that honour the weights of elements: what is left out does not count."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vpgcnn.features import GroupFeature
+
+__all__ = ["GroupBatchNorm", "GroupDropout", "GroupLayerNorm"]
+
+
+def _check_channels(feature: GroupFeature, channels: int) -> None:
+    if feature.shape[1] != channels:
+        raise ValueError(f"expected {channels} channels, got {feature.shape[1]} ({feature})")
+
+
+class GroupBatchNorm(nn.Module):
+    """Equivariant. `nn.BatchNorm2d` with one mean and variance for all elements of the group.
+
+    In training an element counts in the statistics by its weight, so one that was left out counts
+    nothing and every image counts the same. Evaluation uses the running statistics.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.channels, self.eps, self.momentum = channels, eps, momentum
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+        self.register_buffer("num_batches_tracked", torch.tensor(0, dtype=torch.long))
+
+    def forward(self, feature: GroupFeature) -> GroupFeature:
+        _check_channels(feature, self.channels)
+        if self.training:
+            self.num_batches_tracked.add_(1)
+        if self.training and feature.weights is not None:
+            return feature.with_values(self._weighted(feature.values, feature.weights))
+        flat = F.batch_norm(
+            feature.values.flatten(2),
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            self.training,
+            self.momentum,
+            self.eps,
+        )
+        return feature.with_values(flat.view_as(feature.values))
+
+    def _weighted(self, values: Tensor, weights: Tensor) -> Tensor:
+        share = (weights / weights.shape[0]).to(self.weight.dtype)
+        spread, centre = torch.var_mean(values.to(share.dtype), dim=(-2, -1), correction=0)
+        mean = torch.einsum("bcg,bg->c", centre, share)
+        around = (centre - mean[:, None]).square() + spread
+        var = torch.einsum("bcg,bg->c", around, share)
+        with torch.no_grad():
+            count = values.numel() // values.shape[1]
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
+            self.running_var.lerp_(var.to(self.running_var.dtype) * (count / max(count - 1, 1)), self.momentum)
+        scale = self.weight * (var + self.eps).rsqrt()
+        shift = self.bias - mean * scale
+        return torch.addcmul(
+            shift.to(values.dtype)[:, None, None, None], values, scale.to(values.dtype)[:, None, None, None]
+        )
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, eps={self.eps}, momentum={self.momentum}"
+
+
+class GroupLayerNorm(nn.Module):
+    """Equivariant. Each image is normalised over channels, elements (by weight) and space."""
+
+    def __init__(self, channels: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.channels, self.eps = channels, eps
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, feature: GroupFeature) -> GroupFeature:
+        _check_channels(feature, self.channels)
+        values = feature.values
+        if feature.weights is None:
+            return feature.with_values(F.group_norm(values, 1, self.weight, self.bias, self.eps))
+        spread, centre = torch.var_mean(values.to(self.weight.dtype), dim=(1, 3, 4), correction=0)
+        share = feature.weights.to(centre.dtype)
+        mean = (centre * share).sum(dim=1, keepdim=True)
+        var = (((centre - mean).square() + spread) * share).sum(dim=1, keepdim=True)
+        scale = self.weight * (var + self.eps).rsqrt()
+        shift = self.bias - mean * scale
+        return feature.map(
+            lambda x: x * scale.to(x.dtype)[..., None, None, None] + shift.to(x.dtype)[..., None, None, None]
+        )
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, eps={self.eps}"
+
+
+class GroupDropout(nn.Module):
+    """Equivariant. Drops whole channels of an image: all elements, all positions."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        if not 0 <= p < 1:
+            raise ValueError(f"p must be in [0, 1), got {p}")
+        self.p = p
+
+    def forward(self, feature: GroupFeature, *, generator: torch.Generator | None = None) -> GroupFeature:
+        if not self.training or self.p == 0:
+            return feature
+        draw = torch.rand(feature.shape[:2], generator=generator, device=feature.device)
+        keep = (draw >= self.p).to(feature.dtype) / (1 - self.p)
+        return feature.map(lambda x: x * keep[..., None, None, None])
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
