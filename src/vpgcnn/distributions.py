@@ -42,17 +42,22 @@ class Distribution(ABC):
         """KL(q ‖ uniform) for each image, `(B,)`, in nats."""
 
 
-def _window_share(distance: Tensor, half: Tensor | float, theta: Tensor) -> Tensor:
+def _window_share(distance: Tensor, half: Tensor, theta: Tensor) -> Tensor:
     """The share of the window [−θ, θ] inside the cell distance ± half, all in units of π.
 
-    The comparisons take the derivative from below at a tie, with a hair of tolerance: at θ = 1 the
-    window must feel the edge that it could leave, or it would never come back.
+    Piecewise linear in θ, so that only the choice of pieces needs care. On a corner the piece above
+    is taken, and at θ = 1, where there is none, the piece below: a window that has closed to one
+    cell feels what it would gain by opening, one that is full what it would gain by closing.
     """
-    edge = 8 * torch.finfo(theta.dtype).eps
-    upper = torch.where(theta <= distance + half + edge, theta, distance + half)
-    lower = torch.where(-theta >= distance - half, -theta, distance - half)
-    beyond_pi = F.relu(distance + half + theta - 2)
-    return (F.relu(upper - lower) + beyond_pi) / (2 * theta)
+    hair = 16 * torch.finfo(theta.dtype).eps
+    probe = (theta.detach() + hair).clamp_max(1 - hair)
+    upper = torch.where(probe < distance + half, theta, distance + half)
+    lower = torch.where(probe < half - distance, -theta, distance - half)
+    overlap = torch.where(probe > distance - half, upper - lower, 0.0)
+    # A cell that is only touched weighs exactly 0; it keeps its slope.
+    overlap = overlap - torch.where(overlap.detach().abs() < 2 * hair, overlap.detach(), 0.0)
+    beyond_pi = torch.where(distance + half + probe > 2, distance + half + theta - 2, 0.0)
+    return (overlap + beyond_pi) / (2 * theta)
 
 
 @dataclass(frozen=True, eq=False)

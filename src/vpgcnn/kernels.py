@@ -92,7 +92,8 @@ class TableKernel(Kernel):
         self.weight = nn.Parameter(torch.empty(*pairs, *whole, size, size))
         self.group_weight = nn.Parameter(torch.empty(*pairs, count)) if self.separable else None
         # Elements are averaged (Σ_v w(v) = 1), so the variance of a kernel's entry grows with their number.
-        nn.init.normal_(self.weight, std=math.sqrt(RELU_GAIN * count / (in_channels * size**2)))
+        gain = 1.0 if lift else RELU_GAIN
+        nn.init.normal_(self.weight, std=math.sqrt(gain * count / (in_channels * size**2)))
         if self.group_weight is not None:
             nn.init.normal_(self.group_weight)
 
@@ -193,12 +194,7 @@ class SirenKernel(Kernel):
 
     @torch.no_grad()
     def _initialise(self, coordinates: int) -> None:
-        """Frequencies as in SIREN, random phases, and a last layer that keeps unit scale.
-
-        The scale is set by looking at the kernel once. Neighbouring taps of a smooth kernel are
-        alike, so that the mean of the input (which a ReLU makes positive) adds up: the input is taken
-        as a mean plus independent noise, with the shares that a ReLU gives them.
-        """
+        """Frequencies as in SIREN, random phases, and a last layer that keeps unit scale."""
         nn.init.uniform_(self.spatial.weight, -1 / coordinates, 1 / coordinates)
         nn.init.uniform_(self.spatial.bias, -math.pi / self.omega, math.pi / self.omega)
         if self.angular is not None:
@@ -207,14 +203,29 @@ class SirenKernel(Kernel):
         nn.init.uniform_(self.second.weight, -bound, bound)
         nn.init.uniform_(self.second.bias, -math.pi / self.omega, math.pi / self.omega)
         nn.init.normal_(self.weight)
-        points = None if self.group.order else 8
-        grid = self.group.grid(points, dtype=self.points.dtype)
+        self.weight.div_(math.sqrt(self._gain()))
+
+    def _gain(self) -> float:
+        """E[h²] of the layer's output for pre-activations of unit scale, from a trial run.
+
+        Neighbouring taps of a smooth kernel are alike, and so are the features that it makes: how
+        much they add up depends on the kernel, so the kernel is tried on the kind of input that a
+        deep network gives it, a field that has been through the same kernel and a ReLU a few times.
+        """
+        grid = self.group.grid(None if self.group.order else 8, dtype=self.points.dtype)
         weight = self.expand(grid, None if self.lift else grid)
-        count = weight.shape[3]
-        noise = weight.square().sum(dim=(2, 3, 4, 5)).mean() / count**2
-        mean = weight.sum(dim=(3, 4, 5)).square().sum(dim=2).mean() / count**2
-        flat = 0.0 if self.lift else 1 / math.pi  # E[relu(z)]² / E[relu(z)²]
-        self.weight *= math.sqrt(RELU_GAIN) * ((1 - flat) * noise + flat * mean).rsqrt()
+        if self.lift:  # images, taken as white
+            return float(weight.square().sum(dim=(2, 3, 4, 5)).mean())
+        few, count, field = min(self.in_channels, 12), len(grid), max(3 * self.size, 9)
+        rows = torch.arange(few) % self.out_channels
+        trial = weight[rows, :, :few].flatten(2, 3).flatten(0, 1) / count
+        x = torch.randn(2, few * count, field, field, dtype=weight.dtype)
+        energy = x.square().mean()
+        for _ in range(4):
+            border = [self.size // 2, (self.size - 1) // 2] * 2
+            x = F.conv2d(F.pad(F.relu(x / energy.sqrt()), border, mode="circular"), trial)
+            energy = x.square().mean()
+        return float(energy) * self.in_channels / few
 
     def basis(self, u: Tensor, v: Tensor | None) -> Tensor:
         """The hidden functions s at the taps, `(..., U, V, T, hidden)`: k = weight·s + bias.

@@ -1,0 +1,328 @@
+import math
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import FAMILIES, TABLES, SmallNet, name, random_feature, set_theta, warm
+from torch import Tensor
+
+from vpgcnn import (
+    O2,
+    SO2,
+    EquivarianceWarning,
+    Full,
+    Group,
+    GroupConv2d,
+    GroupFeature,
+    Hue,
+    Learned,
+    LiftConv2d,
+    Pathwise,
+    Rotations,
+    SirenKernel,
+    TableKernel,
+    Variational,
+    Window,
+    fold,
+    folded,
+    unfold,
+)
+from vpgcnn.testing import assert_equivariant, equivariance_error
+
+# ---------------------------------------------------------------- the formulas
+
+
+def test_lift_is_the_correlation_with_turned_filters() -> None:
+    """h(u, y) = Σ_x k(R_u⁻¹(x−y)) f(x): turning the image back gives the unturned filter's answer."""
+    lift, image = LiftConv2d(2, 3, 3, Rotations(4)), torch.randn(1, 2, 8, 8)
+    values = lift(image).values
+    plain = lift.kernel.weight
+    for turns in range(4):
+        back = F.conv2d(torch.rot90(image, -turns, (-2, -1)), plain)
+        assert torch.allclose(values[:, :, turns], torch.rot90(back, turns, (-2, -1)), atol=1e-5)
+
+
+def test_lift_undoes_the_color_shift() -> None:
+    """h(u, y) = Σ_x k(x−y) ρ(u)⁻¹ f(x)."""
+    lift, image = LiftConv2d(3, 4, 3, Hue(6)), torch.randn(2, 3, 8, 8)
+    values = lift(image).values
+    for index, u in enumerate(Hue(6).grid()):
+        shifted = Hue(6).transform(image, Hue(6).inverse(u))
+        assert torch.allclose(values[:, :, index], F.conv2d(shifted, lift.kernel.weight), atol=1e-5)
+
+
+def test_group_convolution_averages_over_elements_under_their_weights() -> None:
+    conv, feature = GroupConv2d(4, 3, 3, Hue(3)), random_feature(Hue(3))
+    weights = torch.tensor([[0.5, 0.3, 0.2], [1.0, 0.0, 0.0]])
+    weighted = GroupFeature(feature.values, feature.elements, weights, feature.divergence)
+    out = conv(weighted).values
+    for image in range(2):
+        for u in range(3):
+            terms = [
+                weights[image, v]
+                * F.conv2d(feature.values[image : image + 1, :, v], conv.kernel.weight[:, :, (u - v) % 3])
+                for v in range(3)
+            ]
+            assert torch.allclose(out[image : image + 1, :, u], sum(terms), atol=1e-5)
+    uniform = GroupFeature(feature.values, feature.elements, torch.full((2, 3), 1 / 3), feature.divergence)
+    assert torch.allclose(conv(uniform).values, conv(feature).values, atol=1e-6)
+
+
+@pytest.mark.parametrize("group", TABLES, ids=name)
+def test_an_element_that_was_left_out_stays_out(group: Group) -> None:
+    conv, feature = GroupConv2d(4, 3, 3, group), random_feature(group)
+    weights = torch.rand(2, feature.shape[2])
+    weights[:, 1] = 0
+    weights = weights / weights.sum(dim=1, keepdim=True)
+    changed = feature.values.clone()
+    changed[:, :, 1] = 100.0
+    outputs = [
+        conv(GroupFeature(v, feature.elements, weights, feature.divergence)).values for v in (feature.values, changed)
+    ]
+    assert torch.allclose(outputs[0], outputs[1], atol=1e-4)
+
+
+# ---------------------------------------------------------------- equivariance
+
+
+@pytest.mark.parametrize("group", [*TABLES, Hue(2)], ids=name)
+@pytest.mark.parametrize("separable", [False, True])
+def test_layers_are_equivariant(double: None, group: Group, separable: bool) -> None:
+    kernel = partial(TableKernel, separable=separable)
+    lift = LiftConv2d(3, 4, 3, group, kernel=kernel)
+    conv = GroupConv2d(4, 5, 3, group, kernel=kernel)
+    images = torch.rand(2, 3, 10, 10)
+    assert_equivariant(lift, images, group, tolerance=1e-12)
+    assert_equivariant(lambda x: conv(lift(x).map(torch.relu)), images, group, tolerance=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "padding", "dilation", "image"),
+    [
+        (4, 1, 0, 1, 9),
+        (4, 2, 1, 1, 10),
+        (2, 2, 0, 1, 8),
+        (3, 2, 1, 1, 9),
+        (3, 1, 2, 2, 8),
+        (5, 1, "same", 1, 8),
+        (7, 2, 3, 1, 11),
+    ],
+)
+@pytest.mark.parametrize("kernel", [TableKernel, SirenKernel])
+def test_odd_and_even_sizes_strides_paddings_dilations(double, size, stride, padding, dilation, image, kernel) -> None:
+    group = Rotations(4)
+    lift = LiftConv2d(1, 3, size, group, stride=stride, padding=padding, dilation=dilation, kernel=kernel)
+    conv = GroupConv2d(3, 3, 3, group, padding=1, kernel=kernel)
+    assert_equivariant(lambda x: conv(lift(x)), torch.rand(2, 1, image, image), group, tolerance=1e-11)
+
+
+def test_a_stride_that_is_not_centred_warns_and_is_not_equivariant() -> None:
+    lift = LiftConv2d(1, 3, 3, Rotations(4), stride=2, padding=1)
+    images = torch.rand(1, 1, 8, 8)
+    with pytest.warns(EquivarianceWarning, match=r"stride 2 and padding 1 leaves 1 pixel\(s\) of 8 over"):
+        error = equivariance_error(lift, images, Rotations(4))
+    assert error.worst > 0.05
+    LiftConv2d(3, 3, 3, Hue(3), stride=2, padding=1)(torch.rand(1, 3, 8, 8))  # hue does not mind: no warning
+
+
+# ---------------------------------------------------------------- the cyclic algorithm
+
+
+@pytest.mark.parametrize("m", [2, 3, 4, 5, 6, 8])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_the_cyclic_path_is_the_direct_one(double: None, m: int, weighted: bool, stride: int) -> None:
+    conv = GroupConv2d(5, 7, 3, Hue(m), stride=stride, padding=1, kernel=partial(TableKernel, separable=True))
+    torch.nn.init.normal_(conv.bias)
+    base = random_feature(Hue(m), channels=5)
+    raw = torch.rand(2, m)
+    results = []
+    for path in (False, True):
+        conv.cyclic = path
+        conv.zero_grad()
+        values, weights = base.values.clone().requires_grad_(), raw.clone().requires_grad_()
+        share = weights / weights.sum(dim=1, keepdim=True) if weighted else None
+        out = conv(GroupFeature(values, base.elements, share, base.divergence)).values
+        (out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum().backward()
+        results.append([out, values.grad, *([weights.grad] if weighted else []), *(p.grad for p in conv.parameters())])
+    for direct, quick in zip(*results, strict=True):
+        assert torch.allclose(direct, quick, atol=1e-10, rtol=1e-10)
+
+
+def test_the_path_is_chosen_by_shape() -> None:
+    assert not GroupConv2d(17, 17, 3, Hue(3)).cyclic
+    assert GroupConv2d(110, 110, 3, Hue(3)).cyclic
+    assert GroupConv2d(110, 110, 3, Hue(6)).cyclic
+    assert not GroupConv2d(110, 110, 3, Rotations(4)).cyclic
+    assert not LiftConv2d(3, 110, 3, Hue(3)).cyclic
+
+
+# ---------------------------------------------------------------- elements of each image's own
+
+
+@pytest.mark.parametrize("own_input", [False, True])
+@pytest.mark.parametrize("own_output", [False, True])
+def test_kernels_that_are_never_built_give_the_same(double: None, own_input: bool, own_output: bool) -> None:
+    """Each image by itself, with its elements shared by a batch of one, is the oracle: values and gradients."""
+    if not (own_input or own_output):
+        pytest.skip("nothing of an image's own")
+    conv = GroupConv2d(3, 4, 5, SO2(), elements=4, padding=1, stride=2)
+    values, weights = torch.randn(3, 3, 5, 9, 9), torch.rand(3, 5)
+    weights = weights / weights.sum(dim=1, keepdim=True)
+    v = (torch.rand(3, 5, 1) if own_input else torch.rand(5, 1)) * 6 - 3
+    u = (torch.rand(3, 4, 1) if own_output else torch.rand(4, 1)) * 6 - 3
+    v.requires_grad_()
+    u.requires_grad_()
+    target = torch.randn(3, 4, 4, 4, 4)
+
+    def grads(out: Tensor) -> list[Tensor]:
+        parts = [u, v, *(p for p in conv.parameters())]
+        return [out, *torch.autograd.grad((out * target).sum(), parts)]
+
+    together = grads(conv.convolve(values, weights, v, u))
+    single = [
+        conv.convolve(values[b : b + 1], weights[b : b + 1], v[b] if own_input else v, u[b] if own_output else u)
+        for b in range(3)
+    ]
+    for ours, oracle in zip(together, grads(torch.cat(single)), strict=True):
+        assert torch.allclose(ours, oracle, atol=1e-10)
+
+
+def test_pathwise_and_window_agree_as_elements_grow(double: None) -> None:
+    """Both estimate the same integral over the window, so their difference falls with n."""
+    gaps = []
+    for n in (4, 16, 64):
+        torch.manual_seed(3)
+        model = SmallNet(SO2(), n, in_channels=1, level=partial(Variational, family=Window()), pool=False, width=3)
+        torch.manual_seed(3)
+        own = SmallNet(SO2(), n, in_channels=1, level=partial(Variational, family=Pathwise()), pool=False, width=3)
+        own.load_state_dict(model.state_dict())
+        set_theta(model, 0.6)
+        set_theta(own, 0.6)
+        images = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            gaps.append(float((model.eval()(images)[0] - own.eval()(images)[0]).abs().max()))
+    assert gaps[0] > 2 * gaps[1] > 4 * gaps[2]
+
+
+def test_pathwise_gradient_reaches_theta_through_the_kernels() -> None:
+    lift = LiftConv2d(1, 3, 5, SO2(), elements=4, level=partial(Learned, family=Pathwise(initial=0.5)))
+    lift(torch.rand(2, 1, 9, 9)).values.square().sum().backward()
+    assert lift.level.raw.grad.abs().item() > 0
+
+
+# ---------------------------------------------------------------- modes
+
+
+@pytest.mark.parametrize(("group", "points", "level"), FAMILIES.values(), ids=FAMILIES.keys())
+def test_evaluation_is_deterministic_and_training_takes_a_generator(group, points, level) -> None:
+    lift = LiftConv2d(3, 4, 3, group, elements=points, level=level)
+    conv = GroupConv2d(4, 4, 3, group, elements=points, level=level)
+    images = torch.rand(4, 3, 9, 9)
+
+    def run(seed: int | None = None) -> Tensor:
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        feature = conv(lift(images, generator=generator).map(torch.relu), generator=generator)
+        return feature.mean()
+
+    assert torch.equal(run(1), run(1))
+    if group.order is None:
+        assert not torch.equal(run(1), run(2))
+    lift.eval()
+    conv.eval()
+    assert torch.equal(run(), run())
+
+
+def test_training_moves_the_grid_and_evaluation_does_not() -> None:
+    lift, images = LiftConv2d(1, 2, 3, SO2(), elements=4), torch.rand(1, 1, 7, 7)
+    assert not torch.equal(lift(images).elements, lift(images).elements)
+    assert torch.equal(lift.eval()(images).elements, SO2().grid(4))
+
+
+def test_the_divergence_travels_with_the_data() -> None:
+    model = SmallNet(Hue(3), levels=[Variational, Full, Learned, Variational])
+    set_theta(model, 0.5)
+    _, divergence = model(torch.rand(2, 3, 8, 8))
+    assert divergence.tolist() == pytest.approx([2 * math.log(2)] * 2)  # two variational layers; Learned does not count
+
+
+def test_one_network_serves_all_levels() -> None:
+    """A full network's weights load into a partial one: only what levels learn is new."""
+    full, partial_net = SmallNet(Hue(3)), SmallNet(Hue(3), level=Variational)
+    missing, unexpected = partial_net.load_state_dict(full.state_dict(), strict=False)
+    assert unexpected == []
+    assert all("level.encoder" in key for key in missing)
+    set_theta(partial_net, 1.0)
+    images = torch.rand(2, 3, 8, 8)
+    assert torch.allclose(full.eval()(images)[0], partial_net.eval()(images)[0], atol=1e-6)
+
+
+# ---------------------------------------------------------------- folding
+
+
+@pytest.mark.parametrize(("group", "points"), [(Hue(3), None), (SO2(), 4), (O2(), 2)], ids=name)
+@pytest.mark.parametrize("width", [6, 64])
+def test_folding_changes_nothing_but_the_work(group: Group, points: int | None, width: int) -> None:
+    images = torch.rand(2, 3, 8, 8)
+    model = warm(SmallNet(group, points, level=Variational, width=width), images)
+    with torch.no_grad():
+        before, state = model(images)[0], {k: v.clone() for k, v in model.state_dict().items()}
+        with folded(model):
+            assert model.lift.folded is not None
+            assert torch.allclose(model(images)[0], before, atol=1e-5)
+            assert set(model.state_dict()) == set(state)
+            assert model.load_state_dict(state).missing_keys == []
+            assert model.lift.folded is None  # loading forgets what was folded
+        fold(model)
+        assert torch.allclose(model(images)[0], before, atol=1e-5)
+        unfold(model)
+        assert torch.equal(model(images)[0], before)
+
+
+def test_a_folded_layer_still_trains() -> None:
+    conv = fold(GroupConv2d(4, 4, 3, Hue(3)))
+    conv.train()(random_feature(Hue(3))).values.sum().backward()
+    assert conv.kernel.weight.grad is not None
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: LiftConv2d(1, 4, 3, Hue(3)), r"Hue\(m=3\) acts on RGB: a lift needs in_channels=3, got 1"),
+        (
+            lambda: LiftConv2d(3, 4, 3, Hue(3))(torch.rand(8, 1, 28, 28)),
+            r"expected 3 channels, got 1 \(shape 8×1×28×28\)",
+        ),
+        (lambda: LiftConv2d(1, 4, 3, Rotations(4))(torch.rand(2, 3, 8, 8)), "expected 1 channels, got 3"),
+        (
+            lambda: LiftConv2d(1, 4, 3, Rotations(4))(torch.rand(3, 8, 8)),
+            r"expected images B×C×H×W, got shape \(3, 8, 8\)",
+        ),
+        (lambda: LiftConv2d(1, 4, 4, Rotations(4), padding="same"), "odd kernel to stay centred, got kernel_size=4"),
+        (lambda: LiftConv2d(1, 4, 3, Rotations(4), padding="valid"), "got 'valid'"),
+        (lambda: LiftConv2d(1, 4, 3, Rotations(4), stride=0), "at least 1, got 0 and 1"),
+        (lambda: LiftConv2d(1, 4, 3, SO2()), "how many elements to use, got None"),
+        (lambda: GroupConv2d(4, 4, 3, Hue(3))(random_feature(Hue(6))), r"on Hue\(m=3\), got elements \(6, 1\)"),
+        (lambda: GroupConv2d(5, 4, 3, Hue(3))(random_feature(Hue(3))), "expected 5 channels, got 4"),
+        (
+            lambda: LiftConv2d(1, 2, 3, SO2(), elements=4, level=partial(Learned, family=Pathwise()), kernel=_table),
+            "need a SirenKernel, got TableKernel",
+        ),
+    ],
+)
+def test_bad_input_is_named(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def _table(in_channels: int, out_channels: int, size: int, group: Group, *, lift: bool) -> TableKernel:
+    return TableKernel(in_channels, out_channels, size, Rotations(4), lift=lift)
+
+
+def test_an_image_is_not_a_feature() -> None:
+    with pytest.raises(TypeError, match="takes a GroupFeature, got Tensor: begin with LiftConv2d"):
+        GroupConv2d(3, 4, 3, Hue(3))(torch.rand(1, 3, 8, 8))

@@ -1,0 +1,270 @@
+import math
+from functools import partial
+
+import pytest
+import torch
+from conftest import name
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vpgcnn import O2, SO2, Dihedral, Group, GumbelSoftmax, Hue, Product, RankedSoftmax, Rotations, Window
+from vpgcnn.distributions import GumbelDistribution, RankedDistribution, WindowDistribution, midpoints, stratified
+from vpgcnn.levels import bound
+
+THETA = st.floats(0.01, 1.0)
+WINDOW_GROUPS: list[tuple[Group, int | None]] = [
+    (SO2(), 5),
+    (SO2(), 8),
+    (Rotations(4), None),
+    (Hue(3), None),
+    (Hue(6), None),
+    (Dihedral(3), None),
+    (O2(), 4),
+    (Product(SO2(), Hue(3)), 4),
+]
+windows = pytest.mark.parametrize(("group", "points"), WINDOW_GROUPS, ids=name)
+
+
+def window(group: Group, *theta: float) -> WindowDistribution:
+    values = theta if len(theta) == len(group.axes) else theta * len(group.axes)
+    return WindowDistribution(group, torch.tensor([values], dtype=torch.float64))
+
+
+def grid(group: Group, points: int | None, offset: float = 0.0) -> torch.Tensor:
+    return group.grid(points, 0.0 if group.order else offset, dtype=torch.float64)
+
+
+# ---------------------------------------------------------------- the window
+
+
+@windows
+@given(theta=THETA, offset=st.floats(0, 2 * math.pi))
+def test_weights_are_a_distribution(group: Group, points: int | None, theta: float, offset: float) -> None:
+    weights = window(group, theta).weights(grid(group, points, offset))
+    assert (weights >= 0).all()
+    assert weights.sum().item() == pytest.approx(1.0, abs=1e-12)
+
+
+@windows
+def test_theta_one_is_exactly_uniform(group: Group, points: int | None) -> None:
+    weights = window(group, 1.0).weights(grid(group, points))
+    assert torch.allclose(weights, torch.full_like(weights, 1 / weights.numel()), atol=1e-15)
+
+
+@pytest.mark.parametrize("group", [Rotations(4), Hue(3), Hue(6)], ids=name)
+def test_theta_of_one_cell_leaves_the_identity_alone(group: Group) -> None:
+    assert group.order is not None
+    for theta in (1 / group.order, 0.5 / group.order, 0.0):
+        weights = window(group, theta).weights(grid(group, None))
+        assert weights[0, 0].item() == pytest.approx(1.0, abs=1e-12)
+        assert weights[0, 1:].abs().max() < 1e-12
+
+
+@windows
+@pytest.mark.parametrize("theta", [0.13, 0.4, 0.77])
+def test_weights_match_monte_carlo(group: Group, points: int | None, theta: float) -> None:
+    """Angles drawn uniformly from the window fall into the cells as often as the weights say."""
+    cells = grid(group, points, 0.3)
+    draws = (torch.rand(200_000, len(group.axes), dtype=torch.float64) * 2 - 1) * math.pi * theta
+    counts = group.counts(group.points_of(len(cells)))
+    flat = torch.zeros(len(draws), dtype=torch.long)
+    offsets = cells[0]  # the first cell's centre on each axis
+    for axis, count in enumerate(counts):
+        step = 2 * math.pi / count
+        flat = flat * count + ((draws[:, axis] - offsets[axis]) / step).round().long() % count
+    frequency = torch.bincount(flat, minlength=len(cells)) / len(draws)
+    assert torch.allclose(window(group, theta).weights(cells)[0], frequency.double(), atol=0.006)
+
+
+@pytest.mark.parametrize("theta", [0.11, 0.35, 0.5, 0.81, 0.97])
+@pytest.mark.parametrize("points", [3, 4, 7])
+def test_gradient_is_the_derivative_of_the_window_average(theta: float, points: int) -> None:
+    """d/dθ Σ w_j h_j for h constant on cells: ((h(πθ) + h(−πθ))/2 − mean) / θ, by calculus."""
+    cells, h = grid(SO2(), points, 0.37), torch.randn(points, dtype=torch.float64)
+    level = torch.tensor([[theta]], dtype=torch.float64, requires_grad=True)
+    mean = (WindowDistribution(SO2(), level).weights(cells) * h).sum()
+    (slope,) = torch.autograd.grad(mean, level)
+
+    def value_at(angle: float) -> float:
+        gap = torch.remainder(cells[:, 0] - angle + math.pi, 2 * math.pi) - math.pi
+        return float(h[gap.abs().argmin()])
+
+    ends = (value_at(math.pi * theta) + value_at(-math.pi * theta)) / 2
+    assert slope.item() == pytest.approx((ends - mean.item()) / theta, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize(("group", "points"), [(Hue(3), None), (Rotations(4), None), (SO2(), 8), (SO2(), 5)], ids=name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_full_window_feels_its_edge(group: Group, points: int | None, dtype: torch.dtype) -> None:
+    """At θ = 1 the gradient is the one-sided derivative: a window that was opened can close again."""
+    level = torch.ones(1, 1, dtype=dtype, requires_grad=True)
+    weights = WindowDistribution(group, level).weights(group.grid(points, dtype=dtype))
+    (slope,) = torch.autograd.grad(weights[0, 0], level)
+    step = 1e-3
+    below = window(group, 1 - step).weights(grid(group, points))[0, 0].item()
+    assert slope.item() == pytest.approx((1 / weights.numel() - below) / step, rel=0.01)
+    assert slope.item() < -0.1
+
+
+@given(theta=THETA)
+def test_window_kl_is_the_integral(theta: float) -> None:
+    """∫ q log(q/p) with q = 1/(2πθ) on the window and p = 1/2π."""
+    angle = torch.linspace(-math.pi, math.pi, 200_001, dtype=torch.float64)
+    density = (angle.abs() <= math.pi * theta).double() / (2 * math.pi * theta)
+    integral = torch.trapezoid(torch.xlogy(density, density * 2 * math.pi), angle)
+    assert window(SO2(), theta).kl().item() == pytest.approx(float(integral), abs=2e-3, rel=2e-3)
+
+
+@windows
+@given(theta=THETA)
+def test_cells_know_less_than_the_angle(group: Group, points: int | None, theta: float) -> None:
+    q = window(group, theta)
+    assert -1e-9 <= q.cell_kl(grid(group, points)).item() <= q.kl().item() + 1e-9
+
+
+def test_axes_are_independent() -> None:
+    group = Product(Rotations(4), Hue(3))
+    joint = window(group, 0.6, 0.5)
+    one, two = window(Rotations(4), 0.6), window(Hue(3), 0.5)
+    outer = torch.outer(one.weights(grid(Rotations(4), None))[0], two.weights(grid(Hue(3), None))[0])
+    assert torch.allclose(joint.weights(grid(group, None))[0], outer.flatten())
+    assert joint.kl().item() == pytest.approx(one.kl().item() + two.kl().item())
+
+
+def test_samples_stay_in_the_window_and_fill_it() -> None:
+    q = WindowDistribution(SO2(), torch.tensor([[0.3], [1.0]]))
+    drawn = q.sample(stratified(1000, 1, q.theta))
+    assert drawn.shape == (2, 1000, 1)
+    assert (drawn.abs().amax(dim=1)[:, 0] <= math.pi * q.theta[:, 0]).all()
+    assert torch.allclose(drawn.var(dim=1)[:, 0], (math.pi * q.theta[:, 0]) ** 2 / 3, rtol=0.02)
+    assert midpoints(4, 1, q.theta).flatten().tolist() == pytest.approx([-0.75, -0.25, 0.25, 0.75])
+
+
+@pytest.mark.parametrize("theta", [-0.1, 1.2, float("nan")])
+def test_theta_outside_the_unit_interval_is_refused(theta: float) -> None:
+    with pytest.raises(ValueError, match=rf"theta must be in \[0, 1\], got {theta}"):
+        WindowDistribution(SO2(), torch.tensor([[0.5], [theta]], dtype=torch.float64))
+
+
+def test_bounds_can_be_reached_and_left_again() -> None:
+    raw = torch.tensor([[1.3], [1.3], [0.5], [-0.2], [-0.2]], requires_grad=True)
+    out = bound(raw, torch.tensor([0.1]), 1.0)
+    assert out.flatten().tolist() == pytest.approx([1.0, 1.0, 0.5, 0.1, 0.1])
+    out.backward(torch.tensor([[1.0], [-1.0], [2.0], [1.0], [-1.0]]))
+    # Gradient descent moves against the gradient: only what would go further outside is stopped.
+    assert raw.grad is not None
+    assert raw.grad.flatten().tolist() == [1.0, 0.0, 2.0, 0.0, -1.0]
+
+
+# ---------------------------------------------------------------- ranks
+
+
+def ranked(m: int, theta: float, noise: str = "ranked", keys: torch.Tensor | None = None) -> RankedDistribution:
+    batch = 1 if keys is None else len(keys)
+    beta = torch.full((batch, 1), 1 / theta, dtype=torch.float64)
+    return RankedDistribution(Hue(m), beta, m, 1 / (m * (m + 1)), noise, keys)  # type: ignore[arg-type]
+
+
+def test_the_papers_worked_example() -> None:
+    """m = 3, threshold 0.25: θ = 1 selects u1, θ = 3 selects u1 and u2 (one of the two neighbours)."""
+    elements = Hue(3).grid(dtype=torch.float64)
+    soft = ranked(3, 1.0)._ladder(torch.tensor([3.0, 2.0, 1.0], dtype=torch.float64))[0]
+    assert soft[0].tolist() == pytest.approx([0.67, 0.24, 0.09], abs=0.005)
+    soft = ranked(3, 3.0)._ladder(torch.tensor([3.0, 2.0, 1.0], dtype=torch.float64))[0]
+    assert soft[0].tolist() == pytest.approx([0.45, 0.32, 0.23], abs=0.005)
+    assert ranked(3, 1.0).weights(elements).tolist() == [[1.0, 0.0, 0.0]]
+    assert ranked(3, 3.0).weights(elements).tolist() == [[0.5, 0.5, 0.0]]
+
+
+@pytest.mark.parametrize("m", [2, 3, 4, 6, 12])
+def test_ranked_levels_reach_both_ends_and_grow_in_between(m: int) -> None:
+    family = RankedSoftmax()
+    raw = torch.linspace(0, 10, 400, dtype=torch.float64).unsqueeze(1)
+    q = family.distribution(raw, Hue(m), None, noisy=False, generator=None)
+    elements = Hue(m).grid(dtype=torch.float64)
+    weights = q.weights(elements)
+    number = (weights > 0).sum(dim=1)
+    assert number[0] == m
+    assert number[-1] == 1
+    assert (number[1:] <= number[:-1]).all()
+    # What is kept is always nearest to the identity: the identity, then one neighbour, and so on.
+    near = Hue(m).angle(elements)
+    for row in weights:
+        assert near[row > 0].max() <= near[row == 0].min() + 1e-5 if (row == 0).any() else True
+
+
+def test_exchangeable_noise_is_the_same_for_every_element() -> None:
+    """The literal formula: whatever θ, every element is kept equally often, and the choice made for
+    a shifted image is distributed like the shifted choice. It cannot express partial equivariance."""
+    keys = torch.rand(60_000, 3, dtype=torch.float64)
+    for theta in (0.3, 1.0, 5.0):
+        weights = ranked(3, theta, "exchangeable", keys).weights(Hue(3).grid(dtype=torch.float64))
+        patterns, counts = torch.unique(weights.mul(12).round().long(), dim=0, return_counts=True)
+        frequency = {tuple(p.tolist()): c / len(keys) for p, c in zip(patterns, counts.tolist(), strict=True)}
+        for pattern, share in frequency.items():
+            shifted = pattern[-1:] + pattern[:-1]
+            assert frequency.get(shifted, 0.0) == pytest.approx(share, abs=0.01)
+    # "permuted" does express it: the identity is always kept, the others are not.
+    weights = ranked(3, 1.0, "permuted", keys).weights(Hue(3).grid(dtype=torch.float64))
+    assert (weights[:, 0] == 1).all()
+
+
+@pytest.mark.parametrize("noise", ["permuted", "exchangeable"])
+@pytest.mark.parametrize("theta", [1.0, 2.0, 3.0, 20.0])
+def test_evaluation_takes_the_mean_of_the_noise(noise: str, theta: float) -> None:
+    elements = Hue(6).grid(dtype=torch.float64)
+    keys = torch.rand(40_000, 6, dtype=torch.float64)
+    mean = ranked(6, theta, noise, keys).weights(elements).mean(dim=0)
+    assert torch.allclose(ranked(6, theta, noise).weights(elements)[0], mean, atol=0.01)
+
+
+@pytest.mark.parametrize("theta", [0.5, 1.0, 3.0])
+def test_ranked_kl_is_the_sum(theta: float) -> None:
+    weights = [math.exp(rank / theta) for rank in (1, 2, 3, 4)]
+    weights = [w / sum(weights) for w in weights]
+    expected = sum(w * math.log(w / (1 / 4)) for w in weights)
+    assert ranked(4, theta).kl().item() == pytest.approx(expected, rel=1e-9)
+    keys = torch.rand(1, 4, dtype=torch.float64)
+    assert ranked(4, theta, "permuted", keys).kl().item() == pytest.approx(expected, rel=1e-9)
+
+
+# ---------------------------------------------------------------- Gumbel
+
+
+def test_gumbel_frequencies_are_the_softmax() -> None:
+    logits = torch.tensor([[1.0, 0.0, -1.0], [0.0, 0.0, 2.0]])
+    family = GumbelSoftmax(samples=100_000)
+    q = family.distribution(logits, Hue(3), None, noisy=True, generator=torch.Generator().manual_seed(1))
+    assert torch.allclose(q.weights(Hue(3).grid()), logits.softmax(dim=1), atol=0.006)
+    calm = family.distribution(logits, Hue(3), None, noisy=False, generator=None)
+    assert torch.equal(calm.weights(Hue(3).grid()), logits.softmax(dim=1))
+
+
+def test_one_gumbel_draw_is_one_element() -> None:
+    family = GumbelSoftmax(samples=1)
+    q = family.distribution(torch.zeros(50, 3), Hue(3), None, noisy=True, generator=None)
+    weights = q.weights(Hue(3).grid())
+    assert torch.equal(weights.sort(dim=1).values, torch.tensor([0.0, 0.0, 1.0]).expand(50, 3))
+
+
+def test_gumbel_kl_is_the_sum() -> None:
+    q = GumbelDistribution(Hue(3), torch.tensor([[0.3, -1.0, 2.0]]), 1.0)
+    p = q.logits.softmax(dim=1)[0].tolist()
+    expected = sum(x * math.log(3 * x) for x in p)
+    assert q.kl().item() == pytest.approx(expected, rel=1e-5)
+    assert q.theta.item() == pytest.approx(math.exp(-expected), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(Window, initial=0.0),
+        partial(Window, initial=1.5),
+        partial(RankedSoftmax, noise="loud"),
+        partial(RankedSoftmax, eta=-1.0),
+        partial(GumbelSoftmax, temperature=0.0),
+    ],
+)
+def test_families_refuse_nonsense(make) -> None:
+    with pytest.raises(ValueError, match=r"got"):
+        make()

@@ -1,0 +1,185 @@
+import math
+
+import kornia
+import pytest
+import torch
+from conftest import FINITE, GROUPS, name
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from vpgcnn import O2, SO2, Dihedral, Hue, Product, Rotations
+from vpgcnn.groups import Group, neighbour_index, relative_index, translate_index, wrap
+
+ANGLE = st.floats(-math.pi, math.pi, allow_nan=False)
+every_group = pytest.mark.parametrize("group", GROUPS, ids=name)
+
+
+@st.composite
+def elements(draw: st.DrawFn, group: Group) -> Tensor:
+    def coordinate(order: int | None) -> float:
+        return draw(ANGLE) if order is None else 2 * math.pi * draw(st.integers(0, order - 1)) / order
+
+    return wrap(torch.tensor([coordinate(axis.order) for axis in group.axes], dtype=torch.float64))
+
+
+def distance(group: Group, u: Tensor, v: Tensor) -> float:
+    return float(group.angle(group.relative(u, v)))
+
+
+@every_group
+@given(data=st.data())
+def test_axioms(group: Group, data: st.DataObject) -> None:
+    u, v, w = (data.draw(elements(group)) for _ in range(3))
+    identity = group.identity().double()
+    assert distance(group, group.compose(group.compose(u, v), w), group.compose(u, group.compose(v, w))) < 1e-12
+    assert distance(group, group.compose(u, identity), u) < 1e-12
+    assert distance(group, group.compose(identity, u), u) < 1e-12
+    assert distance(group, group.compose(u, group.inverse(u)), identity) < 1e-12
+    assert distance(group, group.compose(group.inverse(u), u), identity) < 1e-12
+
+
+@every_group
+@given(data=st.data())
+def test_plane_and_rgb_are_orthogonal_representations(group: Group, data: st.DataObject) -> None:
+    u, v = data.draw(elements(group)), data.draw(elements(group))
+    for action, size in ((group.plane, 2), (group.rgb, 3)):
+        assert torch.allclose(action(group.compose(u, v)), action(u) @ action(v), atol=1e-12)
+        assert torch.allclose(action(u) @ action(u).T, torch.eye(size, dtype=torch.float64), atol=1e-12)
+    grey = torch.ones(3, dtype=torch.float64)
+    assert torch.allclose(group.rgb(u) @ grey, grey, atol=1e-12)
+
+
+@every_group
+def test_angle_is_zero_only_at_the_identity(group: Group) -> None:
+    angles = group.angle(group.grid(None if group.order else 8))
+    assert angles[0] == 0
+    assert (angles[1:] > 0.1).all()
+
+
+def test_reflections_do_not_commute_with_rotations() -> None:
+    group = O2()
+    turn, mirror = group.element(0.5, 0.0), group.element(0.0, math.pi)
+    assert distance(group, group.compose(turn, mirror), group.compose(mirror, turn)) > 0.5
+
+
+@pytest.mark.parametrize("group", FINITE, ids=name)
+def test_finite_grid_is_closed_and_indexed(group: Group) -> None:
+    grid = group.grid()
+    assert grid.shape == (group.order, len(group.axes))
+    assert torch.equal(group.index(grid), torch.arange(len(grid)))
+    for row in relative_index(group):
+        assert sorted(row.tolist()) == list(range(len(grid)))
+    for g in grid:
+        index = translate_index(group, g)
+        moved = group.compose(g.expand_as(grid), grid[index])
+        assert float(group.angle(group.relative(moved, grid)).max()) < 1e-5
+
+
+@pytest.mark.parametrize("group", FINITE, ids=name)
+def test_neighbours_commute_with_the_left_action(group: Group) -> None:
+    signal, neighbours = torch.randn(group.order), neighbour_index(group)
+    for g in group.grid():
+        index = translate_index(group, g)
+        assert torch.equal(signal[index][neighbours], signal[neighbours][:, index])
+
+
+def test_continuous_grid_shifts() -> None:
+    grid = SO2().grid(5, offset=0.2)
+    steps = wrap(grid[1:] - grid[:-1])
+    assert torch.allclose(steps, torch.full((4, 1), 2 * math.pi / 5), atol=1e-6)
+    assert grid[0].item() == pytest.approx(0.2)
+    mirrored = O2().grid(3, offset=0.1)
+    assert sorted(mirrored[:, 1].tolist()) == pytest.approx([0.0] * 3 + [math.pi] * 3)
+
+
+# ---------------------------------------------------------------- images
+
+
+def test_quarter_turns_mirrors_and_hue_of_120_degrees_are_exact() -> None:
+    image = torch.rand(2, 3, 9, 9)
+    for turns in range(4):
+        turned = SO2().transform(image, turns * math.pi / 2)
+        assert torch.equal(turned, torch.rot90(image, turns, (-2, -1)))
+    assert torch.equal(O2().transform(image, O2().element(0.0, math.pi)), image.flip(-1))
+    assert torch.equal(O2().transform(image, O2().element(math.pi, math.pi)), image.flip(-2))
+    assert torch.equal(Hue(3).transform(image, 2 * math.pi / 3), image.roll(1, dims=1))
+
+
+@pytest.mark.parametrize("group", [Rotations(4), Dihedral(4), Hue(3), Product(Dihedral(4), Hue(3))], ids=name)
+def test_transform_is_an_action_bit_for_bit(group: Group) -> None:
+    image = torch.rand(1, 3, 6, 6)
+    grid = group.grid()
+    for u in grid:
+        for v in grid[:: max(1, len(grid) // 6)]:
+            both = group.transform(image, group.compose(u, v))
+            assert torch.equal(group.transform(group.transform(image, v), u), both)
+
+
+def test_rotation_agrees_with_kornia() -> None:
+    image = torch.rand(3, 2, 17, 17)
+    angles = torch.tensor([0.3, -1.2, 2.5])
+    ours = SO2().transform(image, angles.unsqueeze(1))
+    theirs = kornia.geometry.transform.rotate(image, angles.rad2deg(), mode="bilinear", padding_mode="zeros")
+    assert torch.allclose(ours, theirs, atol=1e-4)
+
+
+def test_a_batch_may_mix_exact_and_interpolated_elements() -> None:
+    image = torch.rand(2, 1, 8, 8)
+    angles = torch.tensor([[math.pi / 2], [0.4]])
+    mixed = SO2().transform(image, angles)
+    assert torch.equal(mixed[0], torch.rot90(image[0], 1, (-2, -1)))
+    assert torch.allclose(mixed[1:], SO2().transform(image[1:], 0.4), atol=1e-6)
+
+
+@pytest.mark.parametrize("angle", [0.0, 0.37, math.pi / 2], ids=["identity", "between", "quarter"])
+def test_transform_is_differentiable_in_image_and_angle(double: None, angle: float) -> None:
+    base = torch.randn(1, 1, 4, 4)
+    image = torch.nn.functional.interpolate(base, size=12, mode="bicubic").requires_grad_()
+    u = torch.tensor([angle], requires_grad=True)
+    weight = torch.linspace(0, 1, 144).view(1, 1, 12, 12)
+    (SO2().transform(image, u, mode="bicubic") * weight).sum().backward()
+    assert image.grad is not None
+    assert image.grad.abs().sum() > 0
+    step = 1e-5
+    with torch.no_grad():
+        high, low = ((SO2().transform(image, angle + s, mode="bicubic") * weight).sum() for s in (step, -step))
+    assert u.grad is not None
+    assert u.grad.item() == pytest.approx(float(high - low) / (2 * step), rel=0.05, abs=1e-3)
+
+
+def test_rgb_is_not_clipped_and_keeps_brightness() -> None:
+    red = torch.tensor([1.0, 0.0, 0.0]).view(3, 1, 1)
+    shifted = Hue(6).transform(red, math.pi / 3)
+    assert shifted.min() < -0.3
+    assert shifted.sum().item() == pytest.approx(1.0, abs=1e-6)
+
+
+def test_groups_are_values() -> None:
+    assert Hue(3) == Hue(3)
+    assert len({Hue(3), Hue(3), Hue(6), SO2(), SO2()}) == 3
+    with pytest.raises(AttributeError):
+        Hue(3).m = 4  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Hue(0), "at least 1, got 0"),
+        (lambda: Rotations(2.5), "whole number of elements, at least 1, got 2.5"),  # type: ignore[arg-type]
+        (lambda: Product(SO2(), Rotations(4)), "both act on the plane"),
+        (lambda: Product(Hue(3), Hue(3)), "both act on RGB"),
+        (lambda: SO2().grid(), "how many elements to use, got None"),
+        (lambda: Hue(3).grid(5), "exactly 3 elements, got 5"),
+        (lambda: Hue(3).grid(offset=0.1), "cannot be shifted, got offset 0.1"),
+        (lambda: O2().element(1.0), "2 axes .rotation, mirror., got 1 angles"),
+        (lambda: Hue(3).transform(torch.rand(8, 1, 28, 28), 0.0), "expected 3 channels, got 1 .shape 8×1×28×28."),
+        (lambda: SO2().transform(torch.rand(1, 1, 8, 9), 0.3), "square images, got 8×9"),
+        (lambda: SO2().transform(torch.rand(3, 1, 8, 8), torch.zeros(2, 1)), "one for each of the 3 images"),
+        (lambda: SO2().transform(torch.rand(1, 1, 8, 8), 0.3, mode="cubic"), "got 'cubic'"),
+        (lambda: Rotations(4).index(torch.tensor([0.3])), "not on the grid"),
+    ],
+)
+def test_bad_input_is_named(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,195 @@
+"""Levels and their encoders: invariance of θ, determinism, gradients, randomness that is passed in."""
+
+from functools import partial
+
+import pytest
+import torch
+from conftest import FAMILIES, GROUPS, name, random_feature
+from torch import nn
+
+from vpgcnn import (
+    SO2,
+    Full,
+    Group,
+    GroupFeature,
+    Hue,
+    InvariantEncoder,
+    Learned,
+    Pathwise,
+    Rotations,
+    Variational,
+    Window,
+)
+from vpgcnn.groups import translate_index
+from vpgcnn.levels import LevelFactory
+
+families = pytest.mark.parametrize(("group", "points", "level"), FAMILIES.values(), ids=FAMILIES.keys())
+
+
+def moved(feature: GroupFeature, group: Group, g: torch.Tensor) -> GroupFeature:
+    """L_g of a feature whose group axis is a grid."""
+    index = translate_index(group, g, group.points_of(feature.shape[2]))
+    values = feature.values[:, :, index]
+    if group.acts_on_plane:
+        values = group.transform(values.flatten(0, 1), g) if not group.acts_on_rgb else _turn(values, group, g)
+    weights = None if feature.weights is None else feature.weights[:, index]
+    return GroupFeature(values.view_as(feature.values), feature.elements, weights, feature.divergence)
+
+
+def _turn(values: torch.Tensor, group: Group, g: torch.Tensor) -> torch.Tensor:
+    from vpgcnn import resample
+
+    return resample.move(values.flatten(0, 1), group.plane(g))
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=name)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_theta_is_invariant(double: None, group: Group, weighted: bool) -> None:
+    """θ(L_g f) = θ(f), for features with and without weights. Quarter turns for the continuous groups."""
+    points = None if group.order else 4
+    feature = random_feature(group, points, size=6)
+    if weighted:
+        weights = torch.rand(2, feature.shape[2])
+        weights[:, -1] = 0
+        weights[:, 0] += 0.1
+        feature = GroupFeature(
+            feature.values, feature.elements, weights / weights.sum(1, keepdim=True), feature.divergence
+        )
+    encoder = InvariantEncoder(group, 4, torch.tensor([0.5]))
+    nn.init.normal_(encoder.linear.weight)
+    answer = encoder(feature)
+    assert answer.std() > 1e-3  # it looks at the image
+    for g in group.grid(points):
+        exact = group.plane(g) == group.plane(g).round()
+        if bool(exact.all()):
+            assert torch.allclose(encoder(moved(feature, group, g)), answer, atol=1e-12)
+
+
+def test_an_element_that_was_left_out_does_not_reach_the_encoder() -> None:
+    feature = random_feature(Hue(3))
+    weights = torch.tensor([[0.5, 0.5, 0.0]]).expand(2, 3)
+    encoder = InvariantEncoder(Hue(3), 4, torch.tensor([0.5]))
+    nn.init.normal_(encoder.linear.weight)
+    changed = feature.values.clone()
+    changed[:, :, 2] += 5
+    one = encoder(GroupFeature(feature.values, feature.elements, weights, feature.divergence))
+    two = encoder(GroupFeature(changed, feature.elements, weights, feature.divergence))
+    assert torch.equal(one, two)
+
+
+def test_the_encoder_is_as_light_as_the_papers() -> None:
+    """Two 1-D convolutions and a linear layer: 4C² for a circle of elements, 2C² where there are no neighbours."""
+
+    def count(group: Group, channels: int) -> int:
+        return sum(p.numel() for p in InvariantEncoder(group, channels, torch.ones(1)).parameters())
+
+    assert count(Hue(3), 17) == 4 * 17**2 + 2 * 17 + 17 + 1
+    assert count(SO2(), 64) == 2 * 64**2 + 2 * 64 + 64 + 1
+    # Colour ResNet18, all five convolutions of the last stage and the lift: 14.14 M − 11.39 M in the paper's code.
+    extra = 2 * count(Hue(3), 221) + 3 * count(Hue(3), 443) + count(Hue(3), 55)
+    assert extra == pytest.approx(2.75e6, rel=0.01)
+
+
+@families
+def test_distribution_contract(group: Group, points: int | None, level: LevelFactory) -> None:
+    """One interface for all: shapes, a distribution, KL ≥ 0."""
+    module, feature = level(group, 4, points), random_feature(group, points, batch=5)
+    for mode in (True, False):
+        q = module.train(mode)(feature)
+        weights = q.weights(feature.elements)
+        assert weights.shape == (5, feature.shape[2])
+        assert torch.allclose(weights.sum(dim=1), torch.ones(5), atol=1e-5)
+        assert (weights >= -1e-6).all()
+        assert q.theta.shape[0] == 5
+        assert q.kl().shape == (5,)
+        assert (q.kl() >= -1e-6).all()
+
+
+@families
+def test_evaluation_is_deterministic(group: Group, points: int | None, level: LevelFactory) -> None:
+    module, feature = level(group, 4, points).eval(), random_feature(group, points)
+    one, two = (module(feature).weights(feature.elements) for _ in range(2))
+    assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("key", ["permuted", "exchangeable", "gumbel"])
+def test_randomness_is_passed_in(key: str) -> None:
+    group, points, level = FAMILIES[key]
+    module, feature = level(group, 4, points), random_feature(group, points, batch=32)
+
+    def weights(seed: int) -> torch.Tensor:
+        return module(feature, torch.Generator().manual_seed(seed)).weights(feature.elements)
+
+    if key != "gumbel":
+        nn.init.constant_(module.encoder.linear.bias, 0.8)
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))
+
+
+@families
+def test_every_parameter_gets_a_gradient(group: Group, points: int | None, level: LevelFactory) -> None:
+    module, feature = level(group, 4, points), random_feature(group, points)
+    q = module(feature)
+    loss = (q.weights(feature.elements) * torch.randn(feature.shape[2])).sum() + q.kl().sum()
+    if not module.partial:
+        assert list(module.parameters()) == []
+        return
+    loss.backward()
+    for key, parameter in module.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.abs().sum() > 0, key
+
+
+def test_full_is_the_whole_group() -> None:
+    q = Full(Hue(3))(random_feature(Hue(3)))
+    assert torch.equal(q.theta, torch.ones(2, 1))
+    assert torch.allclose(q.weights(Hue(3).grid()), torch.full((2, 3), 1 / 3))
+    assert torch.equal(q.kl().abs(), torch.zeros(2))
+
+
+def test_learned_says_the_same_for_all_images_and_variational_does_not() -> None:
+    feature = random_feature(Hue(6), batch=8)
+    learned, variational = Learned(Hue(6), 4), Variational(Hue(6), 4)
+    nn.init.normal_(variational.encoder.linear.weight)
+    assert learned(feature).theta.unique().numel() == 1
+    assert variational(feature).theta.unique().numel() == 8
+    assert learned(feature).theta[0].item() == pytest.approx(0.9)
+
+
+def test_learning_moves_theta_where_the_loss_wants_it() -> None:
+    """From a nearly full window down to the identity, back up to exactly 1, by the weights' gradient alone."""
+    level, feature = Learned(Rotations(4), family=Window(initial=1.0)), random_feature(Rotations(4), batch=1)
+    optimiser = torch.optim.SGD(level.parameters(), lr=0.02)
+
+    def descend(sign: float) -> float:
+        for _ in range(300):
+            optimiser.zero_grad()
+            (sign * level(feature).weights(feature.elements)[0, 0]).backward()
+            optimiser.step()
+        return level(feature).theta.item()
+
+    assert descend(-1.0) == pytest.approx(0.25)
+    assert descend(+1.0) == 1.0
+
+
+def test_not_a_number_is_refused() -> None:
+    feature = random_feature(Hue(3))
+    feature.values[1, 0, 0, 0, 0] = float("nan")
+    with pytest.raises(ValueError, match="input of a level is not finite: image 1 of the batch"):
+        Variational(Hue(3), 4)(feature)
+
+
+def test_pathwise_needs_a_continuous_group() -> None:
+    with pytest.raises(ValueError, match=r"Hue\(m=3\) has finite axes, use Window"):
+        Variational(Hue(3), 4, family=Pathwise())
+
+
+def test_the_encoder_refuses_another_number_of_elements() -> None:
+    with pytest.raises(ValueError, match="expected 6 elements, got 3"):
+        InvariantEncoder(Hue(6), 4, torch.ones(1))(random_feature(Hue(3)))
+
+
+def test_levels_are_factories() -> None:
+    level = partial(Variational, family=Window(initial=0.4))(SO2(), 4, 8)
+    assert level(random_feature(SO2(), 8)).theta.mean().item() == pytest.approx(0.4, abs=0.05)
+    assert "initial=0.4" in repr(level)

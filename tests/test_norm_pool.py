@@ -1,0 +1,241 @@
+import pytest
+import torch
+from conftest import TABLES, name, random_feature
+from torch import nn
+
+from vpgcnn import (
+    SO2,
+    EquivarianceWarning,
+    Group,
+    GroupBatchNorm,
+    GroupDropout,
+    GroupFeature,
+    GroupLayerNorm,
+    GroupPool,
+    Hue,
+    LiftConv2d,
+    Rotations,
+    SpatialPool,
+    join,
+)
+from vpgcnn.distributions import WindowDistribution
+from vpgcnn.testing import assert_equivariant
+
+
+def weigh(feature: GroupFeature, weights: torch.Tensor) -> GroupFeature:
+    return GroupFeature(feature.values, feature.elements, weights, feature.divergence)
+
+
+@pytest.mark.parametrize("group", TABLES, ids=name)
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda group: GroupBatchNorm(4),
+        lambda group: GroupLayerNorm(4),
+        lambda group: GroupDropout(0.3),
+        lambda group: SpatialPool("max", 2, group),
+        lambda group: SpatialPool("avg", 2, group, antialias=True),
+        lambda group: SpatialPool("max", 2, group, antialias=True),
+        lambda group: SpatialPool("max", 4, group, stride=2, antialias=True),
+        lambda group: GroupPool("mean"),
+        lambda group: GroupPool("max"),
+    ],
+    ids=["batch", "layer", "dropout", "max", "avg-blur", "max-blur", "max-4-2-blur", "group-mean", "group-max"],
+)
+def test_each_is_equivariant(double: None, group: Group, layer) -> None:
+    lift = LiftConv2d(3, 4, 3, group, padding=1)
+    model = nn.Sequential(lift, layer(group))
+    model.train()
+    model(torch.rand(4, 3, 8, 8))
+    assert_equivariant(model, torch.rand(2, 3, 8, 8), group, tolerance=1e-11)
+
+
+def test_batch_norm_without_weights_is_torchs() -> None:
+    ours, theirs = GroupBatchNorm(4), nn.BatchNorm3d(4)
+    for _ in range(3):
+        feature = random_feature(Hue(3))
+        assert torch.allclose(ours(feature).values, theirs(feature.values), atol=1e-6)
+    assert torch.allclose(ours.running_var, theirs.running_var)
+    assert torch.allclose(ours.eval()(feature).values, theirs.eval()(feature.values), atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [GroupBatchNorm, GroupLayerNorm])
+def test_uniform_weights_change_nothing(make) -> None:
+    one, two, feature = make(4), make(4), random_feature(Hue(3))
+    assert torch.allclose(one(feature).values, two(weigh(feature, torch.full((2, 3), 1 / 3))).values, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [GroupBatchNorm, GroupLayerNorm])
+def test_removed_elements_do_not_count_in_statistics(make) -> None:
+    """With whole weights 0 or equal, the statistics are those of the kept elements alone."""
+    norm, feature = make(4), random_feature(Hue(3))
+    kept = GroupFeature(feature.values[:, :, :2], feature.elements[:2], None, feature.divergence)
+    feature.values[:, :, 2] = 1e3
+    out = norm(weigh(feature, torch.tensor([[0.5, 0.5, 0.0]]).expand(2, 3))).values
+    assert torch.allclose(out[:, :, :2], make(4)(kept).values, atol=1e-4)
+
+
+def test_weighted_batch_norm_normalises_and_tracks() -> None:
+    norm, feature = GroupBatchNorm(4), random_feature(Hue(6), batch=16)
+    weights = torch.rand(16, 6)
+    weights = weights / weights.sum(dim=1, keepdim=True)
+    feature = weigh(feature.map(lambda x: 3 * x + 7), weights)
+    out = norm(feature)
+    share = weights[:, None, :, None, None] / (16 * 49)
+    assert torch.allclose((out.values * share).sum(dim=(0, 2, 3, 4)), torch.zeros(4), atol=1e-4)
+    assert torch.allclose((out.values.square() * share).sum(dim=(0, 2, 3, 4)), torch.ones(4), atol=1e-3)
+    for _ in range(200):
+        norm(feature)
+    calm = norm.eval()(feature).values
+    assert torch.allclose(calm, out.values, atol=1e-2)
+    assert int(norm.num_batches_tracked) == 201
+
+
+@pytest.mark.parametrize("make", [GroupBatchNorm, GroupLayerNorm])
+def test_norm_gradients_reach_values_and_weights(double: None, make) -> None:
+    feature, raw = random_feature(Hue(3), size=3), torch.rand(2, 3)
+
+    def run(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        share = weights / weights.sum(dim=1, keepdim=True)
+        return make(4)(GroupFeature(values, feature.elements, share, feature.divergence)).values
+
+    assert torch.autograd.gradcheck(run, (feature.values.requires_grad_(), raw.requires_grad_()), fast_mode=True)
+
+
+def test_dropout_drops_whole_channels_and_keeps_the_mean() -> None:
+    drop, feature = GroupDropout(0.25), random_feature(Hue(3), channels=2000).map(torch.ones_like)
+    out = drop(feature, generator=torch.Generator().manual_seed(0)).values
+    per_channel = out.flatten(2)
+    assert torch.equal(per_channel.amin(dim=2), per_channel.amax(dim=2))
+    assert out.mean().item() == pytest.approx(1.0, abs=0.03)
+    assert drop.eval()(feature) is feature
+
+
+# ---------------------------------------------------------------- pools
+
+
+def test_pools_without_blur_are_torchs() -> None:
+    feature = random_feature(Hue(3), size=8)
+    assert torch.equal(SpatialPool("max", 2, Hue(3))(feature).values[0], nn.functional.max_pool2d(feature.values[0], 2))
+    assert torch.equal(
+        SpatialPool("avg", 4, Hue(3), stride=2)(feature).values[0], nn.functional.avg_pool2d(feature.values[0], 4, 2)
+    )
+
+
+def test_antialiased_pool_moves_smoothly() -> None:
+    """Shifting the input by one pixel changes a blurred pool less than a plain one."""
+    image = torch.zeros(1, 1, 1, 16, 16)
+    image[..., 8, 8] = 1
+    feature = GroupFeature(image, Rotations(1).grid(), None, torch.zeros(1))
+    shifted = feature.map(lambda x: x.roll(1, dims=-1))
+
+    def change(antialias: bool) -> float:
+        pool = SpatialPool("max", 2, Rotations(1), antialias=antialias)
+        one, two = pool(feature).values, pool(shifted).values
+        return float((one.sum() - two.sum()).abs() + (one.amax() - two.amax()).abs())
+
+    blurred = SpatialPool("max", 2, Rotations(1), antialias=True)(feature)
+    assert blurred.shape[-1] == 8
+    constant = SpatialPool("max", 2, Rotations(1), antialias=True)(feature.map(torch.ones_like))
+    assert torch.allclose(constant.values, torch.ones_like(constant.values))
+    assert change(True) <= change(False) + 1e-6
+
+
+def test_a_pool_that_leaves_pixels_over_warns() -> None:
+    with pytest.warns(EquivarianceWarning, match="a pool of size 2 with stride 2"):
+        SpatialPool("max", 2, Rotations(4))(random_feature(Rotations(4), size=7))
+    SpatialPool("max", 2, Hue(3))(random_feature(Hue(3), size=7))
+
+
+def test_group_pools() -> None:
+    feature = random_feature(Hue(3))
+    assert torch.allclose(GroupPool("mean")(feature), feature.values.mean(dim=2))
+    assert torch.equal(GroupPool("max")(feature), feature.values.amax(dim=2))
+    assert torch.equal(GroupPool("flatten")(feature), feature.values.flatten(1, 2))
+    partial = weigh(feature, torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]))
+    assert torch.allclose(GroupPool("mean")(partial)[0], feature.values[0, :, :2].mean(dim=1), atol=1e-6)
+    assert torch.allclose(GroupPool("max")(partial)[0], feature.values[0, :, :2].amax(dim=1), atol=1e-6)
+    assert torch.allclose(GroupPool("max")(partial)[1], feature.values[1, :, 0], atol=1e-6)
+    flat = GroupPool("flatten")(partial).unflatten(1, (4, 3))
+    assert torch.equal(flat[0, :, :2], feature.values[0, :, :2])
+    assert flat[0, :, 2].abs().max() == 0
+
+
+@pytest.mark.parametrize("mode", ["mean", "max", "flatten"])
+def test_group_pools_are_continuous_in_theta_and_feel_it(double: None, mode: str) -> None:
+    feature = random_feature(SO2(), 8, batch=1)
+    pool, target = GroupPool(mode), torch.randn(1)
+
+    def run(theta: torch.Tensor) -> torch.Tensor:
+        weights = WindowDistribution(SO2(), theta.view(1, 1)).weights(feature.elements)
+        return (pool(weigh(feature, weights)) * target).sum()
+
+    path = torch.stack([run(t) for t in torch.linspace(0.05, 1, 2001)])
+    assert path.diff().abs().max() < 0.02 * (path.max() - path.min())
+    for theta in (0.31, 0.55, 0.93):
+        level = torch.tensor([theta], requires_grad=True)
+        assert torch.autograd.gradcheck(run, (level,))
+        assert torch.autograd.grad(run(level), level)[0].abs() > 0
+
+
+# ---------------------------------------------------------------- joins
+
+
+def test_join_keeps_what_both_keep() -> None:
+    feature = random_feature(SO2(), 8)
+    theta = torch.tensor([[0.8], [0.3]]), torch.tensor([[0.4], [0.9]])
+    weights = [WindowDistribution(SO2(), t).weights(feature.elements) for t in theta]
+    out = join(weigh(feature, weights[0]), weigh(feature, weights[1]), origin=feature)
+    narrower = WindowDistribution(SO2(), torch.minimum(*theta)).weights(feature.elements)
+    assert out.weights is not None
+    assert torch.allclose(out.weights, narrower, atol=1e-6)
+    assert torch.equal(out.values, 2 * feature.values)
+    full = join(weigh(feature, weights[0]), feature, origin=feature)
+    assert torch.equal(full.weights, weights[0])
+    assert join(feature, feature, origin=feature).weights is None
+
+
+def test_join_counts_the_divergence_once() -> None:
+    feature = random_feature(Hue(3))
+    origin = GroupFeature(feature.values, feature.elements, None, torch.tensor([1.0, 2.0]))
+    body = GroupFeature(feature.values, feature.elements, None, torch.tensor([1.5, 2.1]))
+    shortcut = GroupFeature(feature.values, feature.elements, None, torch.tensor([1.2, 2.0]))
+    assert join(body, shortcut, origin=origin).divergence.tolist() == pytest.approx([1.7, 2.1])
+    assert join(body, origin, origin=origin).divergence.tolist() == pytest.approx([1.5, 2.1])
+
+
+def test_join_refuses_other_elements() -> None:
+    one, two = random_feature(SO2(), 4), random_feature(SO2(), 4)
+    shifted = GroupFeature(two.values, SO2().grid(4, 0.1), None, two.divergence)
+    with pytest.raises(ValueError, match="cannot join features on different elements: pass `elements=`"):
+        join(one, shifted, origin=one)
+    with pytest.raises(ValueError, match="shapes differ"):
+        join(one, random_feature(SO2(), 8), origin=one)
+
+
+def test_a_residual_block_on_moving_elements() -> None:
+    """Training draws a new grid in every layer; a shortcut takes the elements of the body."""
+    from vpgcnn import GroupConv2d, Variational
+
+    body = GroupConv2d(4, 6, 3, SO2(), elements=4, padding=1, level=Variational)
+    shortcut = GroupConv2d(4, 6, 1, SO2(), elements=4)
+    feature = random_feature(SO2(), 4)
+    main = body(feature)
+    out = join(main, shortcut(feature, elements=main.elements), origin=feature)
+    assert out.elements is main.elements
+    assert torch.equal(out.weights, main.weights)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: GroupBatchNorm(3)(random_feature(Hue(3))), "expected 3 channels, got 4"),
+        (lambda: GroupDropout(1.0), "got 1.0"),
+        (lambda: SpatialPool("median", 2, Hue(3)), "got 'median'"),
+        (lambda: SpatialPool("max", 0, Hue(3)), "got 0"),
+        (lambda: GroupPool("sum"), "got 'sum'"),
+    ],
+)
+def test_bad_input_is_named(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
