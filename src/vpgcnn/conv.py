@@ -74,7 +74,7 @@ class _GroupConvolution(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
         if self.level.per_image and not isinstance(self.kernel, SirenKernel):
             raise ValueError(f"elements of each image's own need a SirenKernel, got {type(self.kernel).__name__}")
-        self.cyclic = isinstance(self.kernel, TableKernel) and cyclic.worthwhile(self.kernel)
+        self.cyclic = isinstance(self.kernel, TableKernel) and cyclic.applies(self.kernel)
         self.register_buffer("folded", None, persistent=False)
         self.register_load_state_dict_pre_hook(_forget)
 
@@ -101,23 +101,24 @@ class _GroupConvolution(nn.Module):
 
     # ------------------------------------------------------------ the convolution
 
-    def prepare(self, u: Tensor, v: Tensor | None) -> Tensor:
-        """The plain `conv2d` weight of this layer: expanded over the group, or in the cyclic basis."""
+    def prepare(self, u: Tensor, v: Tensor | None, *, cyclic_basis: bool) -> Tensor:
+        """What plane convolutions need of the kernel: expanded, `(O·U, C·V, k, k)`, or in the cyclic basis."""
         with full_precision(u.device):
-            if self.cyclic and isinstance(self.kernel, TableKernel):
-                return cyclic.analyse_kernel(self.kernel.table() / self.count)
-            weight = self.kernel.expand(u, v)
-            return weight.flatten(2, 3).flatten(0, 1) / weight.shape[3]
+            if cyclic_basis and isinstance(self.kernel, TableKernel):
+                return cyclic.analyse(self.kernel.table())
+            return self.kernel.expand(u, v).flatten(2, 3).flatten(0, 1)
 
     def convolve(self, values: Tensor, weights: Tensor | None, v: Tensor | None, u: Tensor) -> Tensor:
         """values `(B, C, V, H, W)` at elements v, averaged under weights, to `(B, O, U, H', W')` at u."""
         check_centred("convolution", self.group, values.shape[-1], self.reach, self.stride, self.padding)
         if u.dim() == 3 or (v is not None and v.dim() == 3):
             return self._convolve_own(values, weights, v, u)
-        weight = self.prepare(u, v) if self.folded is None or self.training else self.folded
-        weight = weight.to(values.dtype)
+        ready = None if self.training else self.folded
+        quick = self.cyclic and (ready is not None or self._map_pays(values))
+        weight = (self.prepare(u, v, cyclic_basis=quick) if ready is None else ready).to(values.dtype)
+        # The kernel averages over elements already, so weights are relative to the average.
         relative = None if weights is None else (weights * weights.shape[1]).to(values.dtype)
-        if self.cyclic:
+        if quick:
             out = cyclic.convolve(values, relative, weight, self.stride, self.padding, self.dilation)
             return out if self.bias is None else out + self.bias.to(out.dtype)[:, None, None, None]
         if relative is not None:
@@ -134,8 +135,14 @@ class _GroupConvolution(nn.Module):
         out = self.kernel.contract(patches, u, v, weights)
         if self.bias is not None:
             out = out + self.bias.to(out.dtype)[:, None, None]
-        rows = (values.shape[-2] + 2 * self.padding - self.reach) // self.stride + 1
-        return out.unflatten(3, (rows, -1))
+        return out.unflatten(3, (self._positions(values.shape[-2]), -1))
+
+    def _positions(self, size: int) -> int:
+        return (size + 2 * self.padding - self.reach) // self.stride + 1
+
+    def _map_pays(self, values: Tensor) -> bool:
+        assert isinstance(self.kernel, TableKernel)
+        return cyclic.pays(self.kernel, self._positions(values.shape[-2]) * self._positions(values.shape[-1]))
 
     @property
     def reach(self) -> int:
@@ -230,6 +237,8 @@ class GroupConv2d(_GroupConvolution):
             u = elements
         elif q is not None and self.level.per_image:
             u = self.place(q, generator)
+        elif self.group.order is not None:
+            u = feature.elements  # there is only one grid
         else:
             u = self.grid(feature.values, generator)
         values = self.convolve(feature.values, feature.weights, feature.elements, u)
@@ -252,7 +261,7 @@ def fold(model: nn.Module) -> nn.Module:
             with torch.no_grad():
                 reference = next(layer.kernel.parameters())
                 grid = layer.group.grid(layer.elements, dtype=layer._precision(), device=reference.device)
-                layer.folded = layer.prepare(grid, None if layer.lifts else grid).contiguous()
+                layer.folded = layer.prepare(grid, None if layer.lifts else grid, cyclic_basis=layer.cyclic)
     return model
 
 

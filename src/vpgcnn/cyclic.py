@@ -2,13 +2,18 @@
 
 Along a cyclic group that leaves the plane alone, the expanded weight is block-circulant in (u, v).
 A real Fourier transform over the group axis splits it exactly into blocks: one real product for
-each real frequency, three for each complex one (Gauss), so 4 plane convolutions instead of 9 for
-m = 3 and 8 instead of 36 for m = 6. The transforms are small matrices along the group axis.
+each real frequency, three for each complex one (Gauss). That is r = 4 plane convolutions instead of
+9 for m = 3, and 8 instead of 36 for m = 6. With the small matrices A `(r, m)` and S `(m, r)`,
+
+    k ∗ f = S (A k · A f)        over Z_m, for every pixel and pair of channels.
+
+Both transforms are one product with a tall matrix, after a copy that puts the group axis first.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 
 import torch
 import torch.nn.functional as F
@@ -16,63 +21,93 @@ from torch import Tensor
 
 from vpgcnn.kernels import TableKernel
 
-__all__ = ["analyse_kernel", "convolve", "products"]
+__all__ = ["analyse", "applies", "convolve", "pays", "products"]
 
 
 @functools.lru_cache(maxsize=64)
-def transforms(m: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Matrices (A, B, C), `(r, m)`, `(r, m)` and `(m, r)`, with k ∗ f = C((B k)·(A f)) over Z_m."""
-    turn = torch.arange(m, dtype=torch.float64) * (2 * torch.pi / m)
-    left, right, back = [], [], []
+def _matrices(m: int) -> tuple[list[list[float]], list[list[float]]]:
+    """A and the transpose of S, as rows of numbers."""
+    into, back = [], []
     for frequency in range(m // 2 + 1):
-        cos, sin = torch.cos(frequency * turn), torch.sin(frequency * turn)
-        if frequency == 0 or 2 * frequency == m:
-            left.append(cos)
-            right.append(cos)
-            back.append(cos / m)
+        turn = [2 * math.pi * (frequency * v % m) / m for v in range(m)]
+        cos, sin = [math.cos(t) for t in turn], [math.sin(t) for t in turn]
+        if 2 * frequency % m == 0:
+            into.append(cos)
+            back.append([c / m for c in cos])
             continue
-        # (a − ib)(c − id): with p = ac, q = bd, s = (a+b)(c+d) the product is (p−q) − i(s−p−q).
-        left += [cos, sin, cos + sin]
-        right += [cos, sin, cos + sin]
-        back += [2 * (cos - sin) / m, -2 * (cos + sin) / m, 2 * sin / m]
-    return torch.stack(left), torch.stack(right), torch.stack(back, dim=1)
+        # With a, b and c, d the cosine and sine parts of k and f, the three products are
+        # p = ac, q = bd and s = (a + b)(c + d), and the answer's parts are p − q and s − p − q.
+        into += [cos, sin, [c + s for c, s in zip(cos, sin, strict=True)]]
+        back += [
+            [2 * (c - s) / m for c, s in zip(cos, sin, strict=True)],
+            [-2 * (c + s) / m for c, s in zip(cos, sin, strict=True)],
+            [2 * s / m for s in sin],
+        ]
+    return into, back
 
 
 def products(m: int) -> int:
     """How many plane convolutions the algorithm takes; the expanded weight takes m²."""
-    return transforms(m)[0].shape[0]
+    return 2 * m - m // 2 - 1
 
 
-def _matrix(index: int, m: int, like: Tensor) -> Tensor:
-    return transforms(m)[index].to(device=like.device, dtype=like.dtype)
+def applies(kernel: TableKernel) -> bool:
+    """Whether the algorithm is right for this layer, and its channels enough to pay for the transforms.
+
+    Measured, forward + backward, on two AVX-512 cores (benchmarks/): the products saved must outweigh
+    the passes over memory that are added, and narrow convolutions do not fill the vector units.
+    """
+    group, m = kernel.group, kernel.group.order or 1
+    if kernel.lift or group.acts_on_plane or len(group.axes) != 1 or m < 2:
+        return False
+    r, narrow = products(m), min(kernel.in_channels, kernel.out_channels)
+    typical = 2 * kernel.in_channels * kernel.out_channels / (kernel.in_channels + kernel.out_channels)
+    return narrow >= 16 and (m**2 - r) * min(kernel.size**2, 9) * typical > 144 * (m + r)
 
 
-def analyse_kernel(table: Tensor) -> Tensor:
-    """A kernel `(O, C, m, k, k)` in the algorithm's basis, `(r·O, C, k, k)`."""
-    analysed = torch.einsum("rg,ocgxy->rocxy", _matrix(1, table.shape[2], table), table)
-    return analysed.flatten(0, 1)
+def pays(kernel: TableKernel, positions: int) -> bool:
+    """Whether a map of so many output positions is large enough for the added calls to be worth it."""
+    m = kernel.group.order or 1
+    saved = (m**2 - products(m)) * kernel.size**2 * kernel.in_channels * kernel.out_channels
+    return saved * positions > 2.5e6
+
+
+def _channels_last(channels: tuple[int, int], device: torch.device) -> bool:
+    """On a CPU, narrow convolutions are faster when they need no reordering of their input."""
+    return device.type == "cpu" and max(channels) < 128
+
+
+def _split(x: Tensor, last: bool, weights: Tensor | None = None) -> list[Tensor]:
+    """The r parts A x `(B, C, H, W)` of a signal or kernel `(B, C, m, H, W)`."""
+    into = x.new_tensor(_matrices(x.shape[2])[0])
+    x = x.permute((2, 0, 3, 4, 1) if last else (2, 0, 1, 3, 4))
+    shape = x.shape[1:]
+    flat = x.reshape(x.shape[0], shape[0], -1)
+    if weights is not None:
+        flat = flat * weights.t().unsqueeze(-1)
+    parts = (into @ flat.flatten(1)).unflatten(1, shape).unbind(0)
+    return [part.permute(0, 3, 1, 2) for part in parts] if last else list(parts)
+
+
+def analyse(table: Tensor) -> Tensor:
+    """A kernel `(O, C, m, k, k)` in the algorithm's basis, `(r, O, C, k, k)`."""
+    last = _channels_last((table.shape[0], table.shape[1]), table.device)
+    return torch.stack(_split(table, last))
 
 
 def convolve(
     values: Tensor, weights: Tensor | None, analysed: Tensor, stride: int, padding: int, dilation: int
 ) -> Tensor:
-    """values `(B, C, m, H, W)`, element v multiplied by weights `(B, m)`, to `(B, O, m, H', W')`."""
-    batch, channels, m = values.shape[:3]
-    into = _matrix(0, m, values)
-    if weights is not None:
-        into = into * weights.to(values.dtype).unsqueeze(1)
-        split = torch.einsum("brg,bcghw->brchw", into, values)
-    else:
-        split = torch.einsum("rg,bcghw->brchw", into, values)
-    out = F.conv2d(split.flatten(1, 2), analysed, None, stride, padding, dilation, groups=into.shape[-2])
-    out = out.unflatten(1, (into.shape[-2], -1))
-    return torch.einsum("gr,brohw->boghw", _matrix(2, m, out), out)
+    """The sum over elements v, each multiplied by weights `(B, m)`: `(B, C, m, H, W)` → `(B, O, m, H', W')`.
 
-
-def worthwhile(kernel: TableKernel) -> bool:
-    return (
-        not kernel.lift
-        and not kernel.group.acts_on_plane
-        and len(kernel.group.axes) == 1
-        and min(kernel.in_channels, kernel.out_channels) >= 32
-    )
+    weights None: all 1. analysed: the kernel, from `analyse`.
+    """
+    last = _channels_last((analysed.shape[1], analysed.shape[2]), values.device)
+    parts = [
+        F.conv2d(part, kernel, None, stride, padding, dilation)
+        for part, kernel in zip(_split(values, last, weights), analysed.unbind(0), strict=True)
+    ]
+    stacked = torch.stack([part.permute(0, 2, 3, 1) if last else part for part in parts])
+    back = stacked.new_tensor(_matrices(values.shape[2])[1]).t()
+    out = (back @ stacked.flatten(1)).unflatten(1, stacked.shape[1:])
+    return out.permute((1, 4, 0, 2, 3) if last else (1, 2, 0, 3, 4)).contiguous()

@@ -15,6 +15,7 @@ group later (windows, cells, levels) is written once, for circles.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -139,15 +140,14 @@ class Group(ABC):
         Finite axes are listed in full and cannot be shifted; a continuous axis gets `points` angles
         2πj/points + offset. `offset`: a number, or `(K,)` with one for each axis.
         """
-        counts = self.counts(points)
-        shift = torch.as_tensor(offset, dtype=dtype or torch.get_default_dtype(), device=device).expand(len(counts))
-        if self.order is not None and not torch.compiler.is_compiling() and bool(shift.any()):
+        rows = _grid_rows(self.counts(points))
+        grid = torch.tensor(rows, dtype=dtype or torch.get_default_dtype(), device=device)
+        if isinstance(offset, float | int) and offset == 0:
+            return grid
+        if self.order is not None:
             raise ValueError(f"the elements of {self} cannot be shifted, got offset {offset}")
-        circles = []
-        for axis, count, start in zip(self.axes, counts, shift, strict=True):
-            circle = torch.arange(count, device=shift.device, dtype=shift.dtype) * (2 * math.pi / count)
-            circles.append(wrap(circle + start) if axis.order is None else wrap(circle))
-        return torch.stack(torch.meshgrid(*circles, indexing="ij"), dim=-1).flatten(0, -2)
+        continuous = grid.new_tensor([axis.order is None for axis in self.axes])
+        return wrap(grid + continuous * offset)
 
     def index(self, u: Tensor, points: int | None = None) -> Tensor:
         """Positions `(...)` of elements `(..., K)` in `grid(points)`; an error when one is not on it."""
@@ -390,6 +390,13 @@ class Product(Group):
     def rgb(self, u: Tensor) -> Tensor:
         a, b = self.split(u)
         return self.first.rgb(a) if self.first.acts_on_rgb else self.second.rgb(b)
+
+
+@functools.lru_cache(maxsize=256)
+def _grid_rows(counts: tuple[int, ...]) -> list[tuple[float, ...]]:
+    """The angles of an even grid, in the order of `Group.grid`, in (−π, π]."""
+    circles = [[2 * math.pi * (j if 2 * j <= count else j - count) / count for j in range(count)] for count in counts]
+    return list(itertools.product(*circles))
 
 
 @functools.lru_cache(maxsize=256)

@@ -3,9 +3,10 @@
 A kernel is a function k(x, g) of a tap x of the plane and a relative element g = v⁻¹u, with values
 in (out × in) matrices; at a lift there is no g. What convolutions need of it is its *expansion*,
 
-    expand(u, v)[o, i, c, j] = k[o, c](R_{u_i}⁻¹ x, v_j⁻¹ u_i)        (O, U, C, V, k, k)
+    expand(u, v)[o, i, c, j] = k[o, c](R_{u_i}⁻¹ x, v_j⁻¹ u_i) / V        (O, U, C, V, k, k)
 
-which turns the taps with the output element and, at the lift, mixes the colours back (ρ(u)⁻¹).
+which turns the taps with the output element, takes the average over the V input elements and, at
+the lift, mixes the colours back (ρ(u)⁻¹).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -48,7 +50,7 @@ class Kernel(nn.Module, ABC):
     def expand(self, u: Tensor, v: Tensor | None) -> Tensor:
         """Weights `(O, U, C, V, k, k)` for output elements u `(U, K)` and input elements v `(V, K)`.
 
-        At a lift v is None and V is 1.
+        They sum to the average over v. At a lift v is None and V is 1.
         """
 
     def mix_colors(self, weight: Tensor, u: Tensor) -> Tensor:
@@ -70,12 +72,13 @@ KernelFactory = Callable[..., Kernel]
 class TableKernel(Kernel):
     """Equivariant to a finite group that moves taps onto taps: Hue(m), C_1, C_2, C_4, D_1, D_2, D_4.
 
-    One number for each (out, in, relative element, tap). Turning is by index, so it is exact.
+    One number for each (out, in, relative element, tap): k/G, so that sums over elements are averages.
+    Turning is by index, so it is exact.
     separable: each (out, in) pair is a spatial kernel times a function on the group (CEConv).
     """
 
-    turned: Tensor | None
-    relative: Tensor | None
+    spread: Tensor
+    gathered: Tensor
 
     def __init__(
         self, in_channels: int, out_channels: int, size: int, group: Group, *, lift: bool, separable: bool = False
@@ -83,22 +86,20 @@ class TableKernel(Kernel):
         super().__init__(in_channels, out_channels, size, group, lift=lift)
         if not has_table(group):
             raise ValueError(f"{group} does not move the taps of a k×k kernel onto each other: use SirenKernel")
-        self.separable = separable and not lift
         count = 1 if lift else group.order or 1
-        self.register_buffer("turned", _turned_taps(group, size), persistent=False)
-        self.register_buffer("relative", None if lift else relative_index(group), persistent=False)
+        spread, gathered = _spread_index(group, in_channels, size, lift)
+        self.register_buffer("spread", spread, persistent=False)
+        self.register_buffer("gathered", gathered, persistent=False)
         pairs = (out_channels, in_channels)
-        whole = () if lift or separable else (count,)
-        self.weight = nn.Parameter(torch.empty(*pairs, *whole, size, size))
-        self.group_weight = nn.Parameter(torch.empty(*pairs, count)) if self.separable else None
-        # Elements are averaged (Σ_v w(v) = 1), so the variance of a kernel's entry grows with their number.
+        self.weight = nn.Parameter(torch.empty(*pairs, *(() if lift or separable else (count,)), size, size))
+        self.group_weight = nn.Parameter(torch.empty(*pairs, count)) if separable and not lift else None
         gain = 1.0 if lift else RELU_GAIN
-        nn.init.normal_(self.weight, std=math.sqrt(gain * count / (in_channels * size**2)))
+        nn.init.normal_(self.weight, std=math.sqrt(gain / (in_channels * count * size**2)))
         if self.group_weight is not None:
             nn.init.normal_(self.group_weight)
 
     def table(self) -> Tensor:
-        """k itself, `(O, C, G, k, k)`; G is 1 at a lift."""
+        """k/G itself, `(O, C, G, k, k)`; G is 1 at a lift."""
         if self.lift:
             return self.weight.unsqueeze(2)
         if self.group_weight is None:
@@ -106,18 +107,13 @@ class TableKernel(Kernel):
         return self.weight.unsqueeze(2) * self.group_weight[..., None, None]
 
     def expand(self, u: Tensor, v: Tensor | None) -> Tensor:
-        table = self.table()
-        if self.relative is None:
-            weight = table.unsqueeze(2).expand(-1, -1, u.shape[0], -1, -1, -1)
-        else:
-            self._check_grid("output", u)
+        self._check_grid("output", u)
+        if not self.lift:
             self._check_grid("input", v)
-            weight = table.flatten(3)[:, :, self.relative].unflatten(4, table.shape[3:])
-        weight = weight.transpose(1, 2)
-        if self.turned is not None:
-            index = self.turned[None, :, None, None, :].expand(*weight.shape[:4], -1)
-            weight = weight.flatten(4).gather(4, index).view_as(weight)
-        return self.mix_colors(weight, u)
+        rows = self.table().flatten(1, 2 if self.spread.dim() == 3 else -1)
+        weight: Tensor = _Spread.apply(rows, self.spread.flatten(), self.gathered)
+        shape = (self.out_channels, u.shape[0], self.in_channels, 1 if v is None else v.shape[0])
+        return self.mix_colors(weight.reshape(*shape, self.size, self.size), u)
 
     def _check_grid(self, which: str, elements: Tensor | None) -> None:
         got = None if elements is None else tuple(elements.shape)
@@ -125,6 +121,42 @@ class TableKernel(Kernel):
             raise ValueError(
                 f"the {which} of a table kernel has the {self.group.order} elements of {self.group}, got {got}"
             )
+
+
+class _Spread(torch.autograd.Function):
+    """Copy rows `(O, N, …)` of a table to the places `(M,)` that need them.
+
+    Every row is needed once for each output element, so the gradient is a sum of U gathers, at the
+    places `(U, N)`: much faster than the scatter that autograd would take.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, spread: Tensor, gathered: Tensor) -> Tensor:
+        ctx.save_for_backward(gathered)
+        return rows.index_select(1, spread)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (gathered,) = ctx.saved_tensors
+        parts = grads[0].index_select(1, gathered.flatten())
+        return parts.unflatten(1, gathered.shape).sum(dim=1), None, None
+
+
+def _spread_index(group: Group, channels: int, size: int, lift: bool) -> tuple[Tensor, Tensor]:
+    """Where each expanded weight comes from, and where each table entry goes.
+
+    With taps that stay, a row is a pair (c, g) with its k² taps: `(U, C, V)` and `(U, C·G)`. With taps
+    that turn, it is a single number (c, g, x): `(U, C, V, k²)` and `(U, C·G·k²)`.
+    """
+    count, taps = group.order or 1, size**2
+    relative = torch.zeros(count, 1, dtype=torch.long) if lift else relative_index(group)  # (U, V)
+    inner = relative.shape[1]
+    spread = torch.arange(channels)[None, :, None] * inner + relative[:, None, :]
+    turned = _turned_taps(group, size)
+    if turned is not None:
+        spread = spread.unsqueeze(-1) * taps + turned[:, None, None, :]
+    gathered = spread.flatten(1).argsort(dim=1)  # each row of `spread` is a permutation
+    return spread, gathered + torch.arange(count).unsqueeze(1) * gathered.shape[1]
 
 
 def has_table(group: Group) -> bool:
@@ -218,7 +250,7 @@ class SirenKernel(Kernel):
             return float(weight.square().sum(dim=(2, 3, 4, 5)).mean())
         few, count, field = min(self.in_channels, 12), len(grid), max(3 * self.size, 9)
         rows = torch.arange(few) % self.out_channels
-        trial = weight[rows, :, :few].flatten(2, 3).flatten(0, 1) / count
+        trial = weight[rows, :, :few].flatten(2, 3).flatten(0, 1)
         x = torch.randn(2, few * count, field, field, dtype=weight.dtype)
         energy = x.square().mean()
         for _ in range(4):
@@ -253,10 +285,11 @@ class SirenKernel(Kernel):
         ones = hidden.new_ones(*hidden.shape[:-1], 1)
         square = hidden.new_zeros(outputs, inputs, sources, hidden.shape[-1] + 1)
         square = square.index_copy(2, self.taps, torch.cat([hidden, ones], dim=-1))
-        mixing = self._mixing().to(square.dtype).flatten(0, 1)
-        weight = mixing @ square.flatten(0, 2).T
-        weight = weight.view(self.out_channels, self.in_channels, outputs, inputs, self.size, self.size)
-        return self.mix_colors(weight.transpose(1, 2), u)
+        mixing = self._mixing().to(square.dtype) / inputs
+        # One small product for each output channel and element: the result is laid out as conv2d wants it.
+        weight = torch.matmul(mixing.unsqueeze(1), square.flatten(1, 2).transpose(1, 2))
+        weight = weight.unflatten(3, (inputs, self.size, self.size))
+        return self.mix_colors(weight, u)
 
     def contract(self, patches: Tensor, u: Tensor, v: Tensor | None, weights: Tensor | None) -> Tensor:
         """Convolve with kernels of each image's own, which are never built.
