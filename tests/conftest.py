@@ -34,6 +34,7 @@ from vpgcnn import (
 from vpgcnn.kernels import KernelFactory
 from vpgcnn.levels import LevelFactory
 
+torch.set_num_threads(1)  # the suite runs one process for each core
 settings.register_profile("default", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("default")
 

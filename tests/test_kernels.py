@@ -76,7 +76,7 @@ def test_siren_expands_to_its_own_formula() -> None:
     weight = kernel.expand(u, v)
     point = tap_points(3)[5].float() @ group.plane(u[1])
     relative = u[1] - v[2]
-    coordinates = F.linear(point, kernel.spatial.weight, kernel.spatial.bias)
+    coordinates = F.linear(point, kernel.spatial.weight, kernel.phase)
     assert kernel.angular is not None
     coordinates = coordinates + kernel.angular(torch.cat([relative.cos(), relative.sin()]))
     hidden = torch.sin(kernel.omega * kernel.second(torch.sin(kernel.omega * coordinates)))

@@ -12,7 +12,6 @@ Both transforms are one product with a tall matrix, after a copy that puts the g
 
 from __future__ import annotations
 
-import functools
 import math
 
 import torch
@@ -24,7 +23,6 @@ from vpgcnn.kernels import TableKernel
 __all__ = ["analyse", "applies", "convolve", "pays", "products"]
 
 
-@functools.lru_cache(maxsize=64)
 def _matrices(m: int) -> tuple[list[list[float]], list[list[float]]]:
     """A and the transpose of S, as rows of numbers."""
     into, back = [], []

@@ -20,6 +20,8 @@ class InvariantEncoder(nn.Module):
     group, one linear layer. The first convolution looks at the neighbours of each element (a
     circular convolution of size 3 on a circle) where the group is finite; a continuous group has no
     nearest neighbours, and both are pointwise. Elements count by their weights in both means.
+    The activation is SiLU: pooled features are alike for all images at the start, so that a ReLU
+    could be off for every one of them and never learn.
 
     group, channels: of the feature. start: `(P,)`, what the encoder answers at the start.
     """
@@ -52,8 +54,8 @@ class InvariantEncoder(nn.Module):
                 if x.shape[-1] != self.neighbours.shape[1]:
                     raise ValueError(f"expected {self.neighbours.shape[1]} elements, got {x.shape[-1]}")
                 x = x[:, :, self.neighbours].flatten(1, 2)
-            x = F.relu(self.first(x))
-            x = F.relu(self.second(x))
+            x = F.silu(self.first(x))
+            x = F.silu(self.second(x))
             pooled = x.mean(dim=-1) if share is None else (x * share).sum(dim=-1)
             raw: Tensor = self.linear(pooled)
             return raw

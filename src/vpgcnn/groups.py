@@ -392,7 +392,6 @@ class Product(Group):
         return self.first.rgb(a) if self.first.acts_on_rgb else self.second.rgb(b)
 
 
-@functools.lru_cache(maxsize=256)
 def _grid_rows(counts: tuple[int, ...]) -> list[tuple[float, ...]]:
     """The angles of an even grid, in the order of `Group.grid`, in (−π, π]."""
     circles = [[2 * math.pi * (j if 2 * j <= count else j - count) / count for j in range(count)] for count in counts]

@@ -178,11 +178,6 @@ def _turned_taps(group: Group, size: int) -> Tensor | None:
     return row * size + column
 
 
-def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
-    """A linear layer in the precision of its input, whatever that of its parameters."""
-    return F.linear(x, layer.weight.to(x.dtype), None if layer.bias is None else layer.bias.to(x.dtype))
-
-
 class SirenKernel(Kernel):
     """A continuous kernel for any group: sin(ω₀(W₁p + b₁)) → sin(ω₀(W₂h + b₂)) → linear.
 
@@ -217,7 +212,8 @@ class SirenKernel(Kernel):
         self.register_buffer("taps", taps, persistent=False)
         self.register_buffer("points", (points[taps] / radius).to(torch.get_default_dtype()), persistent=False)
         around = 0 if lift else sum(1 if axis.name == "mirror" else 2 for axis in group.axes)
-        self.spatial = nn.Linear(2, hidden)
+        self.phase = nn.Parameter(torch.empty(hidden))
+        self.spatial = nn.Linear(2, hidden, bias=False) if size > 1 else None  # a single tap is at 0
         self.angular = nn.Linear(around, hidden, bias=False) if around else None
         self.second = nn.Linear(hidden, hidden)
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, hidden))
@@ -227,10 +223,10 @@ class SirenKernel(Kernel):
     @torch.no_grad()
     def _initialise(self, coordinates: int) -> None:
         """Frequencies as in SIREN, random phases, and a last layer that keeps unit scale."""
-        nn.init.uniform_(self.spatial.weight, -1 / coordinates, 1 / coordinates)
-        nn.init.uniform_(self.spatial.bias, -math.pi / self.omega, math.pi / self.omega)
-        if self.angular is not None:
-            nn.init.uniform_(self.angular.weight, -1 / coordinates, 1 / coordinates)
+        nn.init.uniform_(self.phase, -math.pi / self.omega, math.pi / self.omega)
+        for layer in (self.spatial, self.angular):
+            if layer is not None:
+                nn.init.uniform_(layer.weight, -1 / coordinates, 1 / coordinates)
         bound = math.sqrt(6 / self.second.in_features) / self.omega
         nn.init.uniform_(self.second.weight, -bound, bound)
         nn.init.uniform_(self.second.bias, -math.pi / self.omega, math.pi / self.omega)
@@ -265,12 +261,18 @@ class SirenKernel(Kernel):
         u `(..., U, K)` and v `(..., V, K)` may be shared, or one row for each image.
         """
         turned = self.points.to(u.dtype) @ self.group.plane(u)
-        phase = _linear(turned, self.spatial).unsqueeze(-3)
+        if self.spatial is None:
+            phase = torch.zeros_like(turned[..., :1]) + self.phase.to(u.dtype)
+        else:
+            phase = F.linear(turned, self.spatial.weight.to(u.dtype), self.phase.to(u.dtype))
+        phase = phase.unsqueeze(-3)
         if v is not None and self.angular is not None:
             relative = self.group.relative(u.unsqueeze(-2), v.unsqueeze(-3))
-            phase = phase + _linear(self._circle(relative), self.angular).unsqueeze(-2)
+            around = F.linear(self._circle(relative), self.angular.weight.to(u.dtype))
+            phase = phase + around.unsqueeze(-2)
         first = torch.sin(self.omega * phase)
-        return torch.sin(self.omega * _linear(first, self.second))
+        second = F.linear(first, self.second.weight.to(u.dtype), self.second.bias.to(u.dtype))
+        return torch.sin(self.omega * second)
 
     def _circle(self, relative: Tensor) -> Tensor:
         """(cos, sin) of each angle, ±1 for a mirror: `(..., K)` → `(..., coordinates)`."""
