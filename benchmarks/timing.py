@@ -1,4 +1,4 @@
-"""Side-by-side timing: two programs, alternated in one process, compared by their medians."""
+"""Side-by-side timing: two programs, alternated in one process, compared pair by pair."""
 
 from __future__ import annotations
 
@@ -6,73 +6,56 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+Program = Callable[[], object]
+
 
 @dataclass(frozen=True)
-class Measurement:
-    """One row of results/bench.json."""
+class Row:
+    """One row of results/bench.json. `ratio` is met when it is at most `goal`."""
 
     name: str
     ratio: float
-    goal: float
-    met: bool
+    goal: float | None
+    met: bool | None
     shapes: str
     torch: str
     cpu: str
-    note: str = ""
 
-    def row(self) -> dict[str, object]:
-        """As JSON."""
-        return asdict(self)
+
+def row(name: str, ratio: float, goal: float | None, shapes: str) -> Row:
+    """A result, with what it was measured on; no goal for rows that only explain a mean."""
+    met = None if goal is None else ratio <= goal
+    return Row(name, round(ratio, 4), goal, met, shapes, torch.__version__, cpu_name())
 
 
 def cpu_name() -> str:
     """The processor's own name, with the number of threads in use."""
     info = Path("/proc/cpuinfo")
-    names = (
-        [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
-        if info.exists()
-        else []
-    )
-    return f"{names[0] if names else platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.machine()}, {torch.get_num_threads()} threads"
 
 
-def ratio(contender: Callable[[], object], baseline: Callable[[], object], seconds: float = 4.0) -> float:
-    """Time of `contender` over time of `baseline`: the median of the ratios of neighbouring runs."""
-    for _ in range(2):
+def clock(program: Program) -> float:
+    """Seconds that one run takes."""
+    start = time.perf_counter()
+    program()
+    return time.perf_counter() - start
+
+
+def ratio(contender: Program, baseline: Program, *, seconds: float = 4.0, least: int = 7) -> float:
+    """Time of `contender` over time of `baseline`: the median over rounds of a, b, b, a."""
+    for _ in range(2 if least > 3 else 1):
         contender()
         baseline()
     ratios: list[float] = []
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(ratios) < 7:
-        start = time.perf_counter()
-        contender()
-        middle = time.perf_counter()
-        baseline()
-        last = time.perf_counter()
-        # The order is turned round half of the time, so that neither side always runs on a warm cache.
-        baseline()
-        turn = time.perf_counter()
-        contender()
-        stop = time.perf_counter()
-        ratios.append((middle - start + stop - turn) / (turn - middle))
-        del last
+    while time.perf_counter() < end or len(ratios) < least:
+        first, second, third, fourth = clock(contender), clock(baseline), clock(baseline), clock(contender)
+        ratios.append((first + fourth) / (second + third))
     return statistics.median(ratios)
-
-
-def measure(
-    name: str,
-    contender: Callable[[], object],
-    baseline: Callable[[], object],
-    *,
-    goal: float,
-    shapes: str,
-    seconds: float,
-) -> Measurement:
-    """Time two programs side by side and compare with the goal (at most)."""
-    value = ratio(contender, baseline, seconds)
-    return Measurement(name, round(value, 4), goal, value <= goal, shapes, torch.__version__, cpu_name())

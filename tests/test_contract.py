@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import FAMILIES, SmallNet, random_feature
 from torch import Tensor, nn
 from torch.export import Dim
 
+from conftest import FAMILIES, SmallNet, random_feature
 from vpgcnn import (
     SO2,
     Full,

@@ -4,9 +4,9 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import FAMILIES, TABLES, SmallNet, name, random_feature, set_theta, warm
 from torch import Tensor
 
+from conftest import FAMILIES, TABLES, SmallNet, name, random_feature, set_theta, warm
 from vpgcnn import (
     O2,
     SO2,

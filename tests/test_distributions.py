@@ -3,10 +3,10 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import name
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import name
 from vpgcnn import O2, SO2, Dihedral, Group, GumbelSoftmax, Hue, Product, RankedSoftmax, Rotations, Window
 from vpgcnn.distributions import GumbelDistribution, RankedDistribution, WindowDistribution, midpoints, stratified
 from vpgcnn.levels import bound

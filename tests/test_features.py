@@ -1,7 +1,7 @@
 import pytest
 import torch
-from conftest import random_feature
 
+from conftest import random_feature
 from vpgcnn import SO2, GroupFeature, Hue
 
 

@@ -3,11 +3,11 @@ import math
 import kornia
 import pytest
 import torch
-from conftest import FINITE, GROUPS, name
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from conftest import FINITE, GROUPS, name
 from vpgcnn import O2, SO2, Dihedral, Hue, Product, Rotations
 from vpgcnn.groups import Group, neighbour_index, relative_index, translate_index, wrap
 

@@ -4,9 +4,9 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import TABLES, name
 from torch import nn
 
+from conftest import TABLES, name
 from vpgcnn import (
     O2,
     SO2,

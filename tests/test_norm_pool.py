@@ -1,8 +1,8 @@
 import pytest
 import torch
-from conftest import TABLES, name, random_feature
 from torch import nn
 
+from conftest import TABLES, name, random_feature
 from vpgcnn import (
     SO2,
     EquivarianceWarning,

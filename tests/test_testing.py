@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from conftest import SmallNet
 from torch import nn
 
+from conftest import SmallNet
 from vpgcnn import SO2, Hue, LiftConv2d, Rotations
 from vpgcnn.testing import assert_equivariant, equivariance_error, smooth_images
 

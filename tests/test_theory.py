@@ -1,12 +1,13 @@
 """What the theory promises (the paper's propositions and the design's §3.4), each as a test."""
 
 from functools import partial
+from itertools import pairwise
 
 import pytest
 import torch
-from conftest import SmallNet, name, random_feature, set_theta, warm
 from torch import Tensor, nn
 
+from conftest import SmallNet, name, random_feature, set_theta, warm
 from vpgcnn import (
     SO2,
     Dihedral,
@@ -78,7 +79,7 @@ def test_the_error_grows_as_theta_falls(double: None, group: Group) -> None:
             set_theta(model, theta)
         errors.append(sum(equivariance_error(model, images, group).mean for model in models) / len(models))
     assert errors[0] < 1e-12
-    assert all(later >= earlier for earlier, later in zip(errors, errors[1:], strict=False))
+    assert all(later >= earlier for earlier, later in pairwise(errors))
     assert errors[-1] > 1e-3
 
 

@@ -13,6 +13,8 @@ from vpgcnn.pool import GroupPool, SpatialPool, join
 __version__ = "0.1.0"
 
 __all__ = [
+    "O2",
+    "SO2",
     "Dihedral",
     "EquivarianceWarning",
     "Full",
@@ -28,12 +30,10 @@ __all__ = [
     "InvariantEncoder",
     "Learned",
     "LiftConv2d",
-    "O2",
     "Pathwise",
     "Product",
     "RankedSoftmax",
     "Rotations",
-    "SO2",
     "SirenKernel",
     "SpatialPool",
     "TableKernel",

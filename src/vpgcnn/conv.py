@@ -91,7 +91,8 @@ class _GroupConvolution(nn.Module):
 
     def place(self, q: Distribution, generator: torch.Generator | None) -> Tensor:
         """Elements `(B, G, K)` of each image's own, spread over its window."""
-        assert isinstance(q, WindowDistribution) and self.elements is not None
+        assert isinstance(q, WindowDistribution)
+        assert self.elements is not None
         size = (self.elements, len(self.group.axes))
         noise = stratified(*size, q.theta, generator) if self.training else midpoints(*size, q.theta)
         return q.sample(noise).to(self._precision())

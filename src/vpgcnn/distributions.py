@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -42,22 +42,36 @@ class Distribution(ABC):
         """KL(q ‖ uniform) for each image, `(B,)`, in nats."""
 
 
-def _window_share(distance: Tensor, half: Tensor, theta: Tensor) -> Tensor:
+class _WindowShare(torch.autograd.Function):
     """The share of the window [−θ, θ] inside the cell distance ± half, all in units of π.
 
-    Piecewise linear in θ, so that only the choice of pieces needs care. On a corner the piece above
-    is taken, and at θ = 1, where there is none, the piece below: a window that has closed to one
-    cell feels what it would gain by opening, one that is full what it would gain by closing.
+    The covered length is piecewise linear in θ, so that only the choice of pieces needs care. On a
+    corner the piece above is taken, and at θ = 1, where there is none, the piece below: a window that
+    has closed to one cell feels what it would gain by opening, one that is full what it would gain by
+    closing. distance `(…, G, K)`, half `(K,)`, θ `(B, 1, K)`.
     """
-    hair = 16 * torch.finfo(theta.dtype).eps
-    probe = (theta.detach() + hair).clamp_max(1 - hair)
-    upper = torch.where(probe < distance + half, theta, distance + half)
-    lower = torch.where(probe < half - distance, -theta, distance - half)
-    overlap = torch.where(probe > distance - half, upper - lower, 0.0)
-    # A cell that is only touched weighs exactly 0; it keeps its slope.
-    overlap = overlap - torch.where(overlap.detach().abs() < 2 * hair, overlap.detach(), 0.0)
-    beyond_pi = torch.where(distance + half + probe > 2, distance + half + theta - 2, 0.0)
-    return (overlap + beyond_pi) / (2 * theta)
+
+    @staticmethod
+    def forward(ctx: Any, distance: Tensor, half: Tensor, theta: Tensor) -> Tensor:
+        hair = 16 * torch.finfo(theta.dtype).eps
+        probe = (theta + hair).clamp_max(1 - hair)
+        far, near = distance + half, distance - half
+        grows = (probe < far) & (probe > near)  # the window ends inside this cell
+        both = probe < -near  # it ends inside on either side
+        wraps = far + probe > 2  # its other end comes in over ±π
+        slope = grows.to(theta.dtype) + both.to(theta.dtype) + wraps.to(theta.dtype)
+        ends = torch.where(grows, theta, torch.minimum(far, theta)) - torch.where(both, -theta, near)
+        length = torch.where(probe > near, ends, 0.0) + torch.where(wraps, far + theta - 2, 0.0)
+        length = torch.where(length.abs() < 2 * hair, 0.0, length)  # a cell that is only touched weighs 0
+        share = length / (2 * theta)
+        ctx.save_for_backward(share, slope, theta)
+        return share
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, Tensor]:
+        share, slope, theta = ctx.saved_tensors
+        derivative = (slope / 2 - share) / theta
+        return None, None, (grads[0] * derivative).sum_to_size(theta.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,12 +85,13 @@ class WindowDistribution(Distribution):
 
     group: Group
     theta: Tensor
+    validate: bool = True
 
     def __post_init__(self) -> None:
         axes = len(self.group.axes)
         if self.theta.dim() != 2 or self.theta.shape[1] != axes:
             raise ValueError(f"theta of {self.group} must be B×{axes}, got shape {tuple(self.theta.shape)}")
-        if not torch.compiler.is_compiling():
+        if self.validate and not torch.compiler.is_compiling():
             outside = ~((self.theta >= 0) & (self.theta <= 1))
             if bool(outside.any()):
                 raise ValueError(f"theta must be in [0, 1], got {self.theta[outside][0].item()}")
@@ -84,9 +99,9 @@ class WindowDistribution(Distribution):
     def weights(self, elements: Tensor) -> Tensor:
         counts = self.group.counts(self.group.points_of(elements.shape[-2]))
         theta = self.theta.to(elements.dtype).clamp_min(1e-6).unsqueeze(1)
-        distance = elements.abs() / math.pi
-        half = torch.tensor([1 / count for count in counts], dtype=elements.dtype, device=elements.device)
-        weights = _window_share(distance, half, theta).prod(dim=-1)
+        half = elements.new_tensor([1 / count for count in counts])
+        share: Tensor = _WindowShare.apply(elements.detach().abs() / math.pi, half, theta)
+        weights = share.prod(dim=-1) if len(counts) > 1 else share.squeeze(-1)
         if elements.dim() == 2:
             return weights
         # Elements that are not a grid: their cells may overlap, so the shares are made to sum to 1.

@@ -31,10 +31,12 @@ class InvariantEncoder(nn.Module):
     def __init__(self, group: Group, channels: int, start: Tensor) -> None:
         super().__init__()
         index = None if group.order is None else neighbour_index(group)
-        self.register_buffer("neighbours", index, persistent=False)
         taps = 1 if index is None else index.shape[0]
-        self.first = nn.Conv1d(channels * taps, channels, 1)
-        self.second = nn.Conv1d(channels, channels, 1)
+        # Looking at neighbours is a product with a 0/1 matrix `(G·S, G)`, which is quick in both directions.
+        picks = None if index is None else F.one_hot(index.t().flatten(), index.shape[1]).to(start.dtype)
+        self.register_buffer("neighbours", picks, persistent=False)
+        self.first = nn.Linear(channels * taps, channels)
+        self.second = nn.Linear(channels, channels)
         self.linear = nn.Linear(channels, start.numel())
         for layer in (self.first, self.second):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
@@ -46,16 +48,17 @@ class InvariantEncoder(nn.Module):
     def forward(self, feature: GroupFeature) -> Tensor:
         """feature `(B, C, G, H, W)` → raw parameters `(B, P)`."""
         with full_precision(feature.device):
-            x = feature.values.mean(dim=(-2, -1)).to(self.linear.weight.dtype)
-            share = None if feature.weights is None else feature.weights.to(x.dtype).unsqueeze(1)
+            x = feature.values.mean(dim=(-2, -1)).to(self.linear.weight.dtype).transpose(1, 2)  # B G C
+            share = None if feature.weights is None else feature.weights.to(x.dtype).unsqueeze(-1)
             if share is not None:
-                x = x * (share * share.shape[-1])
+                x = x * (share * share.shape[1])
             if self.neighbours is not None:
-                if x.shape[-1] != self.neighbours.shape[1]:
-                    raise ValueError(f"expected {self.neighbours.shape[1]} elements, got {x.shape[-1]}")
-                x = x[:, :, self.neighbours].flatten(1, 2)
+                count = self.neighbours.shape[1]
+                if x.shape[1] != count:
+                    raise ValueError(f"expected {count} elements, got {x.shape[1]}")
+                x = torch.matmul(self.neighbours, x).reshape(x.shape[0], count, -1)  # B G S·C
             x = F.silu(self.first(x))
             x = F.silu(self.second(x))
-            pooled = x.mean(dim=-1) if share is None else (x * share).sum(dim=-1)
+            pooled = x.mean(dim=1) if share is None else (x * share).sum(dim=1)
             raw: Tensor = self.linear(pooled)
             return raw

@@ -116,8 +116,8 @@ class GroupFeature:
         batch, channels, count, height, width = self.values.shape
         kept = "full" if self.weights is None else "weighted"
         own = " per image" if self.per_image else ""
-        kind = f"{str(self.dtype).removeprefix('torch.')}, {self.device}"
-        return f"GroupFeature({batch} images, {channels} channels, {count} elements{own}, {height}×{width}, {kept}, {kind})"
+        sizes = f"{batch} images, {channels} channels, {count} elements{own}, {height}×{width}"
+        return f"GroupFeature({sizes}, {kept}, {str(self.dtype).removeprefix('torch.')}, {self.device})"
 
 
 torch.export.register_dataclass(GroupFeature, serialized_type_name="vpgcnn.GroupFeature")

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from vpgcnn import resample
 
-__all__ = ["Axis", "Dihedral", "Group", "Hue", "O2", "Product", "Rotations", "SO2"]
+__all__ = ["O2", "SO2", "Axis", "Dihedral", "Group", "Hue", "Product", "Rotations"]
 
 
 @dataclass(frozen=True)
@@ -415,8 +415,8 @@ def neighbour_index(group: Group) -> Tensor:
     grid, counts = group.grid(dtype=torch.float64), group.counts()
     steps: list[tuple[float, ...]] = [(0.0,) * len(counts)]
     for axis, count in enumerate(counts):
-        for direction in (1, -1)[: min(count - 1, 2)]:
-            steps.append(tuple(direction * 2 * math.pi / count * (a == axis) for a in range(len(counts))))
+        step = tuple(2 * math.pi / count * (a == axis) for a in range(len(counts)))
+        steps += [step, tuple(-angle for angle in step)][: min(count - 1, 2)]
     shifts = torch.tensor(steps, dtype=grid.dtype)
     return group.index(group.compose(grid.unsqueeze(0), shifts.unsqueeze(1)))
 

@@ -307,10 +307,8 @@ class SirenKernel(Kernel):
         with full_precision(u.device):
             hidden = self.basis(u, v)
         hidden = torch.cat([hidden, torch.ones_like(hidden[..., :1])], dim=-1)
-        if weights is None:
-            hidden = hidden / inputs
-        else:
-            hidden = hidden * weights.to(hidden.dtype)[:, None, :, None, None]
+        share = 1 / inputs if weights is None else weights.to(hidden.dtype)[:, None, :, None, None]
+        hidden = hidden * share
         hidden = hidden.expand(batch, *hidden.shape[-4:]).permute(0, 1, 4, 2, 3)  # B U S V T
         outputs, functions = hidden.shape[1], hidden.shape[2]
         columns = patches.permute(0, 2, 3, 1, 4).index_select(2, self.taps)  # B V T C Y

@@ -111,15 +111,15 @@ class Window(Family):
         _check_unit("floor", self.floor)
 
     def start(self, group: Group, points: int | None) -> Tensor:
-        return torch.full((len(group.axes),), self.initial).maximum(self._floors(group))
+        return torch.tensor([max(self.initial, floor) for floor in self._floors(group)])
 
     def distribution(
         self, raw: Tensor, group: Group, points: int | None, *, noisy: bool, generator: torch.Generator | None
     ) -> WindowDistribution:
-        return WindowDistribution(group, bound(raw, self._floors(group).to(raw), 1.0))
+        return WindowDistribution(group, bound(raw, raw.new_tensor(self._floors(group)), 1.0), validate=False)
 
-    def _floors(self, group: Group) -> Tensor:
-        return torch.tensor([1 / axis.order if axis.order else self.floor for axis in group.axes])
+    def _floors(self, group: Group) -> list[float]:
+        return [1 / axis.order if axis.order else self.floor for axis in group.axes]
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ class Variational(Level):
 
     def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
         raw = self.encoder(feature)
-        if not torch.compiler.is_compiling() and not bool(raw.isfinite().all()):
+        if not torch.compiler.is_compiling() and not math.isfinite(raw.detach().sum()):
             image = int((~raw.isfinite()).any(dim=1).nonzero()[0])
             value = raw[image].tolist()
             raise ValueError(f"the input of a level is not finite: image {image} of the batch encodes to {value}")

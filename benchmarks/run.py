@@ -1,0 +1,182 @@
+"""Speed ratios of the core layers, into results/bench.json: `make bench`.
+
+Every ratio is measured by running both sides in turn in this process; see timing.py. Rows named
+"… mean" and "… total" have goals, the rows of single shapes explain them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from statistics import mean
+
+import torch
+
+from layers import SEPARABLE, Shape, bare_step, folded_pass, layer, training_step
+from pathwise import programs
+from timing import Program, Row, ratio, row
+from vpgcnn import SO2, Full, Group, Hue, Variational
+from vpgcnn.kernels import KernelFactory
+
+HERE = Path(__file__).parent
+COLOR_CNN = [Shape(64, 17, 17, size, 3, 0) for size in (26, 12, 10, 8)] + [Shape(64, 17, 17, 6, 4, 0)]
+RESNET = [
+    Shape(batch, width, width, size)
+    for batch, sizes in ((64, (16, 8, 4, 2)), (8, (56, 28, 14, 7)))
+    for width, size in zip((55, 110, 221, 443), sizes, strict=True)
+]
+CIFAR = [
+    Shape(16, 3, 32, 32, 7, 3, lift=True),
+    Shape(16, 32, 32, 32, 7, 3),
+    Shape(64, 32, 64, 16, 7, 3),
+    Shape(64, 64, 64, 16, 7, 3),
+    Shape(64, 64, 64, 8, 7, 0),
+]
+
+
+def together(programs: list[Program]) -> Program:
+    """Run all of them: the shapes of a network, one after the other."""
+
+    def run() -> None:
+        for program in programs:
+            program()
+
+    return run
+
+
+def against_bare(
+    name: str,
+    group: Group,
+    elements: int | None,
+    kernel: KernelFactory | None,
+    shapes: list[Shape],
+    goal: float,
+    seconds: float,
+) -> Iterator[Row]:
+    """Each shape's training step over its bare `conv2d`, and their mean."""
+    values = []
+    for shape in shapes:
+        conv = layer(shape, group, elements, kernel).eval()  # evaluation: the grid at offset 0; gradients flow
+        values.append(ratio(training_step(shape, conv), bare_step(shape, conv), seconds=seconds))
+        yield row(f"{name}: {shape}", values[-1], None, str(shape))
+    yield row(f"{name}: mean", mean(values), goal, f"{len(values)} shapes: {'; '.join(map(str, shapes))}")
+
+
+def total_against_bare(name: str, group: Group, shapes: list[Shape], goal: float, seconds: float) -> Iterator[Row]:
+    """All shapes of a network in turn, as in a training step."""
+    convs = [layer(shape, group, None, SEPARABLE) for shape in shapes]
+    ours = together([training_step(shape, conv) for shape, conv in zip(shapes, convs, strict=True)])
+    bare = together([bare_step(shape, conv) for shape, conv in zip(shapes, convs, strict=True)])
+    yield row(f"{name}: total", ratio(ours, bare, seconds=3 * seconds), goal, "; ".join(map(str, shapes)))
+
+
+def folded_against_bare(name: str, group: Group, shapes: list[Shape], goal: float, seconds: float) -> Iterator[Row]:
+    """Evaluation with cached kernels over the bare `conv2d`, all shapes in turn."""
+    pairs = [folded_pass(shape, layer(shape, group, None, SEPARABLE)) for shape in shapes]
+    ours, bare = (together(list(side)) for side in zip(*pairs, strict=True))
+    yield row(f"{name}: total", ratio(ours, bare, seconds=3 * seconds), goal, "; ".join(map(str, shapes)))
+
+
+def against_full(
+    name: str,
+    group: Group,
+    elements: int | None,
+    kernel: KernelFactory | None,
+    shapes: list[Shape],
+    goal: float,
+    seconds: float,
+) -> Iterator[Row]:
+    """A variational layer over the same layer with `Full`: on plain input, and on input that brings weights."""
+    layers = [[layer(s, group, elements, kernel, level).eval() for s in shapes] for level in (Variational, Full)]
+    full = together([training_step(s, conv) for s, conv in zip(shapes, layers[1], strict=True)])
+    for weighted in (False, True):
+        steps = [training_step(s, conv, weighted and not s.lift) for s, conv in zip(shapes, layers[0], strict=True)]
+        value = ratio(together(steps), full, seconds=3 * seconds)
+        title = f"{name}, weighted input: total" if weighted else f"{name}: total"
+        yield row(title, value, goal, "; ".join(map(str, shapes)))
+
+
+def pathwise(elements: int, batch: int) -> Iterator[Row]:
+    """Per-image kernels: ours over the materialised ones, time and memory; a tenth is the goal."""
+    shapes = f"{batch}×64→64, {elements} elements, 8², k7 p0, training step"
+    ours, materialised = programs(elements, batch)
+    yield row(
+        f"pathwise over materialised, time, n={elements}", ratio(ours, materialised, seconds=0, least=3), 0.1, shapes
+    )
+
+    def memory(which: str) -> int:
+        call = [sys.executable, str(HERE / "memory.py"), which, str(elements), str(batch)]
+        return int(subprocess.run(call, capture_output=True, check=True, text=True).stdout)
+
+    yield row(
+        f"pathwise over materialised, peak memory, n={elements}", memory("ours") / memory("materialised"), 0.1, shapes
+    )
+
+
+def sections(seconds: float) -> dict[str, Callable[[], Iterator[Row]]]:
+    """Every measurement by name."""
+    return {
+        "hue-color-m3": lambda: total_against_bare(
+            "hue m=3 training over conv2d, colour CNN", Hue(3), COLOR_CNN, 1.05, seconds
+        ),
+        "hue-color-m6": lambda: total_against_bare(
+            "hue m=6 training over conv2d, colour CNN", Hue(6), COLOR_CNN, 1.05, seconds
+        ),
+        "hue-resnet-m3": lambda: against_bare(
+            "hue m=3 training over conv2d, ResNet18", Hue(3), None, SEPARABLE, RESNET, 0.6, seconds
+        ),
+        "hue-resnet-m6": lambda: against_bare(
+            "hue m=6 training over conv2d, ResNet18", Hue(6), None, SEPARABLE, RESNET, 0.4, seconds
+        ),
+        "hue-folded": lambda: folded_against_bare(
+            "hue m=3 evaluation, cached kernels, over conv2d, colour CNN", Hue(3), COLOR_CNN, 1.02, seconds
+        ),
+        "se2-n4": lambda: against_bare("SE(2) n=4 training over conv2d, CIFAR", SO2(), 4, None, CIFAR, 1.15, seconds),
+        "se2-n8": lambda: against_bare("SE(2) n=8 training over conv2d, CIFAR", SO2(), 8, None, CIFAR, 1.15, seconds),
+        "pathwise": lambda: pathwise(4, 64),
+        "vp-color": lambda: against_full(
+            "VP over Full, hue m=3, colour CNN", Hue(3), None, SEPARABLE, COLOR_CNN, 1.05, seconds
+        ),
+        "vp-resnet": lambda: against_full(
+            "VP over Full, hue m=3, ResNet18", Hue(3), None, SEPARABLE, RESNET[:4], 1.05, seconds
+        ),
+        "vp-se2": lambda: against_full("VP over Full, SE(2) n=4, CIFAR", SO2(), 4, None, CIFAR[-2:], 1.05, seconds),
+    }
+
+
+def main() -> None:
+    """Measure, print, and write the rows; rows that are not measured again stay as they were."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="sections to measure, all without it")
+    parser.add_argument("--seconds", type=float, default=3.0, help="time for each ratio")
+    parser.add_argument("--out", type=Path, default=HERE.parent / "results" / "bench.json")
+    options = parser.parse_args()
+    chosen = sections(options.seconds)
+    unknown = set(options.only or ()) - set(chosen)
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(chosen)}")
+    torch.manual_seed(0)
+    rows: dict[str, dict[str, object]] = {}
+    if options.out.exists():
+        rows = {old["name"]: old for old in json.loads(options.out.read_text())}
+    for name in options.only or chosen:
+        for result in chosen[name]():
+            verdict = {True: "met", False: "NOT met", None: ""}[result.met]
+            goal = "" if result.goal is None else f"goal ≤ {result.goal:g}"
+            print(f"{result.ratio:7.3f}  {goal:12} {verdict:8} {result.name}", flush=True)
+            rows[result.name] = asdict(result)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = options.out.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(list(rows.values()), indent=1, ensure_ascii=False) + "\n")
+    temporary.replace(options.out)
+    print(f"written to {options.out}")
+
+
+if __name__ == "__main__":
+    main()
