@@ -44,7 +44,7 @@ def layer(
         shape.outputs,
         shape.kernel,
         group,
-        elements=elements,
+        points=elements,
         kernel=kernel,
         level=level,
         padding=shape.padding,
@@ -62,15 +62,15 @@ def _input(shape: Shape, conv: LiftConv2d | GroupConv2d, weighted: bool) -> tupl
 def training_step(shape: Shape, conv: LiftConv2d | GroupConv2d, weighted: bool = False) -> Program:
     """Forward and backward of a layer, with gradients for input and parameters."""
     values, weights = _input(shape, conv, weighted)
-    grid, divergence = conv.group.grid(conv.elements), torch.zeros(shape.batch)
+    grid, divergence = conv.group.grid(conv.points), torch.zeros(shape.batch)
     with torch.no_grad():
-        example = conv(values if shape.lift else GroupFeature(values, grid, None, divergence)).values
+        example = conv(values if shape.lift else GroupFeature(values, grid, None, divergence, conv.group)).values
     target = torch.randn_like(example)
 
     def run() -> None:
         values.grad = None
         conv.zero_grad()
-        out = conv(values if shape.lift else GroupFeature(values, grid, weights, divergence))
+        out = conv(values if shape.lift else GroupFeature(values, grid, weights, divergence, conv.group))
         extra = [] if out.weights is None else [out.weights, out.divergence]
         grads = [target, *(torch.ones_like(part) for part in extra)]
         torch.autograd.backward([out.values, *extra], grads)
@@ -80,7 +80,7 @@ def training_step(shape: Shape, conv: LiftConv2d | GroupConv2d, weighted: bool =
 
 def expanded(conv: LiftConv2d | GroupConv2d) -> Tensor:
     """The weight that the layer's convolution would have after expansion."""
-    grid = conv.group.grid(conv.elements)
+    grid = conv.group.grid(conv.points)
     with torch.no_grad():
         return conv.prepare(grid, None if conv.lifts else grid, cyclic_basis=False).clone()
 
@@ -104,9 +104,9 @@ def folded_pass(shape: Shape, conv: LiftConv2d | GroupConv2d) -> tuple[Program, 
     """Evaluation with cached kernels, and the bare `conv2d`."""
     values, _ = _input(shape, conv, weighted=False)
     fold(conv.eval())
-    grid, divergence, weight = conv.group.grid(conv.elements), torch.zeros(shape.batch), expanded(conv)
+    grid, divergence, weight = conv.group.grid(conv.points), torch.zeros(shape.batch), expanded(conv)
     fixed = values.detach()
-    feature = fixed if shape.lift else GroupFeature(fixed, grid, None, divergence)
+    feature = fixed if shape.lift else GroupFeature(fixed, grid, None, divergence, conv.group)
 
     def ours() -> None:
         with torch.no_grad():

@@ -12,7 +12,7 @@ from vpgcnn import SO2, GroupConv2d
 def programs(elements: int, batch: int, channels: int = 64) -> tuple[Program, Program]:
     """Training steps: ours, which never builds a kernel for an image, and the one that does."""
     torch.manual_seed(0)
-    conv = GroupConv2d(channels, channels, 7, SO2(), elements=elements, bias=False)
+    conv = GroupConv2d(channels, channels, 7, SO2(), points=elements, bias=False)
     values = torch.randn(batch, channels, elements, 8, 8, requires_grad=True)
     v, u = (torch.rand(batch, elements, 1) * 6 - 3 for _ in range(2))
     target = torch.randn(batch, channels, elements, 2, 2)

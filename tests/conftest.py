@@ -102,11 +102,11 @@ class SmallNet(nn.Module):
     ) -> None:
         super().__init__()
         chosen = levels or [level] * 4
-        common = {"elements": elements, "kernel": kernel, "padding": "same"}
+        common = {"points": elements, "kernel": kernel, "padding": "same"}
         self.lift = LiftConv2d(in_channels, width, size, group, level=chosen[0], **common)
         self.convs = nn.ModuleList(GroupConv2d(width, width, size, group, level=q, **common) for q in chosen[1:])
         self.norms = nn.ModuleList(GroupBatchNorm(width) for _ in range(4))
-        self.pool = SpatialPool("avg", 2, group) if pool else None
+        self.pool = SpatialPool("avg", 2) if pool else None
         self.group_pool = GroupPool(mode)
         self.head = nn.Linear(width, 5)
 
@@ -143,7 +143,7 @@ def random_feature(
 ) -> GroupFeature:
     grid = group.grid(points)
     values = torch.randn(batch, channels, len(grid), size, size)
-    return GroupFeature(values, grid, None, torch.zeros(batch))
+    return GroupFeature(values, grid, None, torch.zeros(batch), group)
 
 
 def name(value: object) -> str:

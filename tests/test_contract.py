@@ -47,8 +47,8 @@ class Chain(nn.Module):
 class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.body = GroupConv2d(4, 4, 3, SO2(), elements=4, padding=1, level=Variational)
-        self.shortcut = GroupConv2d(4, 4, 1, SO2(), elements=4, level=Variational)
+        self.body = GroupConv2d(4, 4, 3, SO2(), points=4, padding=1, level=Variational)
+        self.shortcut = GroupConv2d(4, 4, 1, SO2(), points=4, level=Variational)
 
     def forward(self, feature: GroupFeature) -> GroupFeature:
         body = self.body(feature)
@@ -57,7 +57,7 @@ class Residual(nn.Module):
 
 def _family(key: str) -> Chain:
     group, points, level = FAMILIES[key]
-    common = {"elements": points, "level": level, "padding": 1}
+    common = {"points": points, "level": level, "padding": 1}
     return Chain(LiftConv2d(3, 4, 3, group, **common), GroupConv2d(4, 5, 3, group, **common))
 
 
@@ -76,12 +76,12 @@ LAYERS = {
     "batch-norm-full": lambda: _after_lift(GroupBatchNorm(4), level=Full),
     "layer-norm": lambda: _after_lift(GroupLayerNorm(4)),
     "dropout": lambda: _after_lift(GroupDropout(0.2)),
-    "max-pool": lambda: _after_lift(SpatialPool("max", 2, Hue(3))),
-    "blur-pool": lambda: _after_lift(SpatialPool("max", 2, Rotations(4), antialias=True), Rotations(4)),
+    "max-pool": lambda: _after_lift(SpatialPool("max", 2)),
+    "blur-pool": lambda: _after_lift(SpatialPool("max", 2, antialias=True), Rotations(4)),
     "group-mean": lambda: _after_lift(GroupPool("mean")),
     "group-max": lambda: _after_lift(GroupPool("max")),
     "group-flatten": lambda: _after_lift(GroupPool("flatten")),
-    "residual": lambda: _after_lift(Residual(), SO2(), elements=4),
+    "residual": lambda: _after_lift(Residual(), SO2(), points=4),
 }
 every_layer = pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS.keys())
 
@@ -96,12 +96,14 @@ def test_compiles_in_one_graph(make) -> None:
     model, images = make(), torch.rand(3, 3, 8, 8)
     for mode in (True, False):
         model.train(mode)
-        compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=False)
-        torch.manual_seed(7)
-        expected = model(images)[0]
-        torch.manual_seed(7)
-        assert torch.allclose(compiled(images)[0], expected, atol=1e-5)
-        compiled(images)[0].square().mean().backward()
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        for batch in (3, 2):  # the last batch of an epoch is often smaller
+            torch.manual_seed(7)
+            expected = model(images[:batch])[0]
+            torch.manual_seed(7)
+            out = compiled(images[:batch])[0]
+            assert torch.allclose(out, expected, atol=1e-5)
+            out.square().mean().backward()
 
 
 @every_layer

@@ -56,7 +56,7 @@ def test_lift_undoes_the_color_shift() -> None:
 def test_group_convolution_averages_over_elements_under_their_weights() -> None:
     conv, feature = GroupConv2d(4, 3, 3, Hue(3)), random_feature(Hue(3))
     weights = torch.tensor([[0.5, 0.3, 0.2], [1.0, 0.0, 0.0]])
-    weighted = GroupFeature(feature.values, feature.elements, weights, feature.divergence)
+    weighted = GroupFeature(feature.values, feature.elements, weights, feature.divergence, feature.group)
     out = conv(weighted).values
     for image in range(2):
         for u in range(3):
@@ -66,7 +66,9 @@ def test_group_convolution_averages_over_elements_under_their_weights() -> None:
                 for v in range(3)
             ]
             assert torch.allclose(out[image : image + 1, :, u], sum(terms), atol=1e-5)
-    uniform = GroupFeature(feature.values, feature.elements, torch.full((2, 3), 1 / 3), feature.divergence)
+    uniform = GroupFeature(
+        feature.values, feature.elements, torch.full((2, 3), 1 / 3), feature.divergence, feature.group
+    )
     assert torch.allclose(conv(uniform).values, conv(feature).values, atol=1e-6)
 
 
@@ -79,7 +81,8 @@ def test_an_element_that_was_left_out_stays_out(group: Group) -> None:
     changed = feature.values.clone()
     changed[:, :, 1] = 100.0
     outputs = [
-        conv(GroupFeature(v, feature.elements, weights, feature.divergence)).values for v in (feature.values, changed)
+        conv(GroupFeature(v, feature.elements, weights, feature.divergence, feature.group)).values
+        for v in (feature.values, changed)
     ]
     assert torch.allclose(outputs[0], outputs[1], atol=1e-4)
 
@@ -125,6 +128,8 @@ def test_a_stride_that_is_not_centred_warns_and_is_not_equivariant() -> None:
         error = equivariance_error(lift, images, Rotations(4))
     assert error.worst > 0.05
     LiftConv2d(3, 3, 3, Hue(3), stride=2, padding=1)(torch.rand(1, 3, 8, 8))  # hue does not mind: no warning
+    with pytest.warns(EquivarianceWarning):
+        LiftConv2d(1, 3, 3, Rotations(2), stride=2, padding=1)(torch.rand(1, 1, 8, 9))
 
 
 # ---------------------------------------------------------------- the cyclic algorithm
@@ -147,7 +152,7 @@ def test_the_cyclic_path_is_the_direct_one(
         conv.zero_grad()
         values, weights = base.values.clone().requires_grad_(), raw.clone().requires_grad_()
         share = weights / weights.sum(dim=1, keepdim=True) if weighted else None
-        out = conv(GroupFeature(values, base.elements, share, base.divergence)).values
+        out = conv(GroupFeature(values, base.elements, share, base.divergence, base.group)).values
         (out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum().backward()
         results.append([out, values.grad, *([weights.grad] if weighted else []), *(p.grad for p in conv.parameters())])
     for direct, quick in zip(*results, strict=True):
@@ -171,7 +176,7 @@ def test_kernels_that_are_never_built_give_the_same(double: None, own_input: boo
     """Each image by itself, with its elements shared by a batch of one, is the oracle: values and gradients."""
     if not (own_input or own_output):
         pytest.skip("nothing of an image's own")
-    conv = GroupConv2d(3, 4, 5, SO2(), elements=4, padding=1, stride=2)
+    conv = GroupConv2d(3, 4, 5, SO2(), points=4, padding=1, stride=2)
     values, weights = torch.randn(3, 3, 5, 9, 9), torch.rand(3, 5)
     weights = weights / weights.sum(dim=1, keepdim=True)
     v = (torch.rand(3, 5, 1) if own_input else torch.rand(5, 1)) * 6 - 3
@@ -211,7 +216,7 @@ def test_pathwise_and_window_agree_as_elements_grow(double: None) -> None:
 
 
 def test_pathwise_gradient_reaches_theta_through_the_kernels() -> None:
-    lift = LiftConv2d(1, 3, 5, SO2(), elements=4, level=partial(Learned, family=Pathwise(initial=0.5)))
+    lift = LiftConv2d(1, 3, 5, SO2(), points=4, level=partial(Learned, family=Pathwise(initial=0.5)))
     lift(torch.rand(2, 1, 9, 9)).values.square().sum().backward()
     assert lift.level.raw.grad.abs().item() > 0
 
@@ -221,8 +226,8 @@ def test_pathwise_gradient_reaches_theta_through_the_kernels() -> None:
 
 @pytest.mark.parametrize(("group", "points", "level"), FAMILIES.values(), ids=FAMILIES.keys())
 def test_evaluation_is_deterministic_and_training_takes_a_generator(group, points, level) -> None:
-    lift = LiftConv2d(3, 4, 3, group, elements=points, level=level)
-    conv = GroupConv2d(4, 4, 3, group, elements=points, level=level)
+    lift = LiftConv2d(3, 4, 3, group, points=points, level=level)
+    conv = GroupConv2d(4, 4, 3, group, points=points, level=level)
     images = torch.rand(4, 3, 9, 9)
 
     def run(seed: int | None = None) -> Tensor:
@@ -239,7 +244,7 @@ def test_evaluation_is_deterministic_and_training_takes_a_generator(group, point
 
 
 def test_training_moves_the_grid_and_evaluation_does_not() -> None:
-    lift, images = LiftConv2d(1, 2, 3, SO2(), elements=4), torch.rand(1, 1, 7, 7)
+    lift, images = LiftConv2d(1, 2, 3, SO2(), points=4), torch.rand(1, 1, 7, 7)
     assert not torch.equal(lift(images).elements, lift(images).elements)
     assert torch.equal(lift.eval()(images).elements, SO2().grid(4))
 
@@ -284,10 +289,46 @@ def test_folding_changes_nothing_but_the_work(group: Group, points: int | None, 
         assert torch.equal(model(images)[0], before)
 
 
-def test_a_folded_layer_still_trains() -> None:
-    conv = fold(GroupConv2d(4, 4, 3, Hue(3)))
-    conv.train()(random_feature(Hue(3))).values.sum().backward()
-    assert conv.kernel.weight.grad is not None
+def test_training_forgets_what_was_folded() -> None:
+    conv, feature = GroupConv2d(4, 4, 3, Hue(3)).eval(), random_feature(Hue(3))
+    fold(conv)
+    conv.train()(feature).values.sum().backward()
+    with torch.no_grad():
+        conv.kernel.weight += conv.kernel.weight.grad
+    assert conv.folded is None
+    after = conv.eval()(feature).values
+    assert torch.equal(fold(conv)(feature).values, after)
+
+
+def test_a_folded_layer_answers_for_other_elements_too() -> None:
+    """The folded weight belongs to one grid; elsewhere the kernel is expanded as always."""
+    images, others = torch.rand(2, 1, 9, 9), SO2().grid(4, 0.3)
+    lift = LiftConv2d(1, 3, 5, SO2(), points=4).eval()
+    conv = GroupConv2d(3, 3, 3, SO2(), points=8).eval()
+    with torch.no_grad():
+        before = lift(images, elements=others), conv(lift(images, elements=others)), conv(lift(images))
+        fold(lift)
+        fold(conv)
+        after = lift(images, elements=others), conv(lift(images, elements=others)), conv(lift(images))
+    for one, two in zip(before, after, strict=True):
+        assert torch.allclose(one.values, two.values, atol=1e-6)
+
+
+def test_folding_inside_folding() -> None:
+    conv = fold(GroupConv2d(4, 4, 3, Hue(3)).eval())
+    with folded(conv):
+        pass
+    assert conv.folded is not None
+
+
+@pytest.mark.parametrize("elements", [SO2().grid(3, 0.2), torch.tensor([[0.0], [0.1], [9.5]]), torch.rand(2, 5, 1)])
+def test_given_elements_get_weights_that_sum_to_one(elements: Tensor) -> None:
+    lift = LiftConv2d(1, 3, 5, SO2(), points=4, level=Variational)
+    set_theta(lift, 0.6)
+    feature = lift(torch.rand(2, 1, 9, 9), elements=elements)
+    assert feature.weights is not None
+    assert torch.allclose(feature.weights.sum(dim=1), torch.ones(2), atol=1e-5)
+    assert feature.elements.abs().max() <= math.pi
 
 
 # ---------------------------------------------------------------- what is refused
@@ -308,12 +349,34 @@ def test_a_folded_layer_still_trains() -> None:
         ),
         (lambda: LiftConv2d(1, 4, 4, Rotations(4), padding="same"), "odd kernel to stay centred, got kernel_size=4"),
         (lambda: LiftConv2d(1, 4, 3, Rotations(4), padding="valid"), "got 'valid'"),
-        (lambda: LiftConv2d(1, 4, 3, Rotations(4), stride=0), "at least 1, got 0 and 1"),
+        (lambda: LiftConv2d(1, 4, 3, Rotations(4), stride=0), "stride must be a whole number of at least 1, got 0"),
+        (lambda: LiftConv2d(1, 4, 3, Rotations(4))(torch.ones(1, 1, 8, 8, dtype=torch.uint8)), "got torch.uint8"),
+        (lambda: LiftConv2d(1, 4, (3, 3), Rotations(4)), r"kernel_size must be a whole number .* got \(3, 3\)"),
+        (lambda: LiftConv2d(1, 4, 3, Rotations(4), padding=1.5), "got 1.5"),
+        (
+            lambda: GroupConv2d(4, 4, 3, Hue(4))(random_feature(Rotations(4))),
+            r"on Hue\(m=4\), got one on Rotations\(n=4\)",
+        ),
+        (
+            lambda: LiftConv2d(1, 2, 3, Rotations(4))(torch.rand(1, 1, 8, 8), elements=Rotations(4).grid().flip(0)),
+            "has one grid of elements, got others",
+        ),
+        (
+            lambda: LiftConv2d(1, 2, 3, SO2(), points=4)(torch.rand(1, 1, 8, 8), elements=torch.rand(4)),
+            r"B×G×1, got \(4,\)",
+        ),
+        (
+            lambda: LiftConv2d(1, 2, 3, SO2(), points=4)(torch.rand(2, 1, 8, 8), elements=torch.rand(3, 4, 1)),
+            "expected elements for 2 images, got 3",
+        ),
         (lambda: LiftConv2d(1, 4, 3, SO2()), "how many elements to use, got None"),
-        (lambda: GroupConv2d(4, 4, 3, Hue(3))(random_feature(Hue(6))), r"on Hue\(m=3\), got elements \(6, 1\)"),
+        (
+            lambda: GroupConv2d(4, 4, 3, Hue(3))(random_feature(Hue(6))),
+            r"expected a feature on Hue\(m=3\), got one on Hue\(m=6\)",
+        ),
         (lambda: GroupConv2d(5, 4, 3, Hue(3))(random_feature(Hue(3))), "expected 5 channels, got 4"),
         (
-            lambda: LiftConv2d(1, 2, 3, SO2(), elements=4, level=partial(Learned, family=Pathwise()), kernel=_table),
+            lambda: LiftConv2d(1, 2, 3, SO2(), points=4, level=partial(Learned, family=Pathwise()), kernel=_table),
             "need a SirenKernel, got TableKernel",
         ),
     ],
@@ -325,6 +388,28 @@ def test_bad_input_is_named(call, message: str) -> None:
 
 def _table(in_channels: int, out_channels: int, size: int, group: Group, *, lift: bool) -> TableKernel:
     return TableKernel(in_channels, out_channels, size, Rotations(4), lift=lift)
+
+
+def test_classes_and_instances_are_not_mixed_up() -> None:
+    with pytest.raises(TypeError, match=r"group must be a value such as Hue\(3\)"):
+        LiftConv2d(3, 4, 3, Hue)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="level must be a class or factory such as Variational"):
+        LiftConv2d(3, 4, 3, Hue(3), level=Variational(Hue(3), 4))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"family must be a value such as Window\(\)"):
+        LiftConv2d(3, 4, 3, Hue(3), level=partial(Variational, family=Window))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("key", FAMILIES)
+def test_an_empty_batch_is_fine(key: str) -> None:
+    group, points, level = FAMILIES[key]
+    lift = LiftConv2d(3, 4, 3, group, points=points, level=level)
+    conv = GroupConv2d(4, 4, 3, group, points=points, level=level)
+    assert conv(lift(torch.rand(0, 3, 8, 8))).shape[0] == 0
+
+
+def test_shapes_can_be_worked_out_without_data() -> None:
+    model = SmallNet(SO2(), 4, level=Variational).eval().to("meta")
+    assert model(torch.rand(2, 3, 8, 8, device="meta"))[0].shape == (2, 5)
 
 
 def test_an_image_is_not_a_feature() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import name
-from vpgcnn import O2, SO2, Dihedral, Group, GumbelSoftmax, Hue, Product, RankedSoftmax, Rotations, Window
+from vpgcnn import O2, SO2, Dihedral, Group, GumbelSoftmax, Hue, Learned, Product, RankedSoftmax, Rotations, Window
 from vpgcnn.distributions import GumbelDistribution, RankedDistribution, WindowDistribution, midpoints, stratified
 from vpgcnn.levels import bound
 
@@ -148,7 +148,7 @@ def test_theta_outside_the_unit_interval_is_refused(theta: float) -> None:
 
 def test_bounds_can_be_reached_and_left_again() -> None:
     raw = torch.tensor([[1.3], [1.3], [0.5], [-0.2], [-0.2]], requires_grad=True)
-    out = bound(raw, torch.tensor([0.1]), 1.0)
+    out = bound(raw, [0.1], 1.0)
     assert out.flatten().tolist() == pytest.approx([1.0, 1.0, 0.5, 0.1, 0.1])
     out.backward(torch.tensor([[1.0], [-1.0], [2.0], [1.0], [-1.0]]))
     # Gradient descent moves against the gradient: only what would go further outside is stopped.
@@ -180,7 +180,8 @@ def test_the_papers_worked_example() -> None:
 def test_ranked_levels_reach_both_ends_and_grow_in_between(m: int) -> None:
     family = RankedSoftmax()
     raw = torch.linspace(0, 10, 400, dtype=torch.float64).unsqueeze(1)
-    q = family.distribution(raw, Hue(m), None, noisy=False, generator=None)
+    beta = family.bounded(raw, Hue(m), None)
+    q = family.distribution(beta, Hue(m), None, noisy=False, generator=None)
     elements = Hue(m).grid(dtype=torch.float64)
     weights = q.weights(elements)
     number = (weights > 0).sum(dim=1)
@@ -261,7 +262,12 @@ def test_gumbel_kl_is_the_sum() -> None:
         partial(Window, initial=0.0),
         partial(Window, initial=1.5),
         partial(RankedSoftmax, noise="loud"),
-        partial(RankedSoftmax, eta=-1.0),
+        partial(RankedSoftmax, initial=-3.0),
+        partial(GumbelSoftmax, samples=0),
+        partial(Window, floor=1e-7),
+        lambda: Learned(Hue(3), family=RankedSoftmax(eta=0.5)),
+        lambda: Learned(SO2(), points=4, family=GumbelSoftmax()),
+        lambda: Learned(SO2(), points=4, family=RankedSoftmax()),
         partial(GumbelSoftmax, temperature=0.0),
     ],
 )

@@ -155,6 +155,24 @@ def test_rgb_is_not_clipped_and_keeps_brightness() -> None:
     assert shifted.sum().item() == pytest.approx(1.0, abs=1e-6)
 
 
+def test_transform_is_as_exact_in_mixed_precision() -> None:
+    image = torch.rand(1, 3, 64, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(SO2().transform(image, math.pi / 2), torch.rot90(image, 1, (-2, -1)))
+        assert torch.equal(Hue(3).transform(image, 2 * math.pi / 3), image.roll(1, dims=1))
+    low = SO2().transform(image, torch.tensor([0.4], dtype=torch.bfloat16).float())
+    assert torch.equal(SO2().transform(image, torch.tensor([0.4], dtype=torch.bfloat16)), low)
+    double = SO2().transform(image.double(), SO2().grid(4)[1].double())
+    assert torch.equal(double, torch.rot90(image.double(), 1, (-2, -1)))
+
+
+def test_wrap_leaves_angles_alone() -> None:
+    inside = torch.tensor([0.1, -3.1, 3.1, math.pi])
+    assert torch.equal(wrap(inside), inside)
+    assert wrap(torch.tensor(-math.pi)).item() == pytest.approx(math.pi)
+    assert wrap(torch.tensor([7.0, -7.0])).tolist() == pytest.approx([7 - 2 * math.pi, 2 * math.pi - 7], abs=1e-6)
+
+
 def test_groups_are_values() -> None:
     assert Hue(3) == Hue(3)
     assert len({Hue(3), Hue(3), Hue(6), SO2(), SO2()}) == 3
@@ -172,6 +190,9 @@ def test_groups_are_values() -> None:
         (lambda: SO2().grid(), "how many elements to use, got None"),
         (lambda: Hue(3).grid(5), "exactly 3 elements, got 5"),
         (lambda: Hue(3).grid(offset=0.1), "cannot be shifted, got offset 0.1"),
+        (lambda: Hue(3).element(0.3), "hue angle 0.3 is not one of the 3"),
+        (lambda: O2().element(0.1, 0.7), "mirror angle 0.7 is not one of the 2"),
+        (lambda: SO2().transform(torch.ones(1, 4, 4, dtype=torch.uint8), 0.1), "got torch.uint8"),
         (lambda: O2().element(1.0), "2 axes .rotation, mirror., got 1 angles"),
         (lambda: Hue(3).transform(torch.rand(8, 1, 28, 28), 0.0), "expected 3 channels, got 1 .shape 8×1×28×28."),
         (lambda: SO2().transform(torch.rand(1, 1, 8, 9), 0.3), "square images, got 8×9"),

@@ -123,7 +123,7 @@ def test_activations_keep_unit_scale_in_a_deep_net(group, elements, kernel, size
     for seed in range(4):
         torch.manual_seed(seed)
         x = torch.randn(2, 3, 20, 20)
-        common = {"elements": elements, "kernel": kernel, "padding": "same", "level": Full}
+        common = {"points": elements, "kernel": kernel, "padding": "same", "level": Full}
         with torch.no_grad():
             feature: GroupFeature = LiftConv2d(3, width, size, group, **common)(x)
             first = feature.values.std()
@@ -132,6 +132,19 @@ def test_activations_keep_unit_scale_in_a_deep_net(group, elements, kernel, size
             scales.append(float(feature.values.square().mean().sqrt()))
         assert 0.5 < first < 2
     assert 0.2 < torch.tensor(scales).log().mean().exp() < 5
+
+
+@pytest.mark.parametrize("group", [SO2(), O2(), Rotations(6)], ids=name)
+@pytest.mark.parametrize("channels", [1, 2, 4])
+def test_no_seed_gives_a_wild_kernel(group: Group, channels: int) -> None:
+    """The scale is a property of the kernel's shape; it varies little between draws and is never 0 or infinite."""
+    scales = []
+    for seed in range(25):
+        torch.manual_seed(seed)
+        scales.append(
+            float(SirenKernel(channels, 8, 3 + 2 * (seed % 3), group, lift=False, hidden=16).weight.detach().std())
+        )
+    assert all(0.01 < scale < 3 for scale in scales)
 
 
 def test_default_kernels() -> None:
@@ -144,7 +157,7 @@ def test_default_kernels() -> None:
 def test_kernels_refuse_what_they_cannot_do() -> None:
     with pytest.raises(ValueError, match=r"Rotations\(n=6\) does not move the taps"):
         TableKernel(1, 1, 3, Rotations(6), lift=True)
-    with pytest.raises(ValueError, match="kernel_size must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="kernel_size must be a whole number of at least 1, got 0"):
         SirenKernel(1, 1, 0, SO2(), lift=True)
     with pytest.raises(ValueError, match="omega=-1"):
         SirenKernel(1, 1, 3, SO2(), lift=True, omega=-1)

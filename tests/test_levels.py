@@ -1,5 +1,6 @@
 """Levels and their encoders: invariance of θ, determinism, gradients, randomness that is passed in."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -33,7 +34,7 @@ def moved(feature: GroupFeature, group: Group, g: torch.Tensor) -> GroupFeature:
     if group.acts_on_plane:
         values = group.transform(values.flatten(0, 1), g) if not group.acts_on_rgb else _turn(values, group, g)
     weights = None if feature.weights is None else feature.weights[:, index]
-    return GroupFeature(values.view_as(feature.values), feature.elements, weights, feature.divergence)
+    return GroupFeature(values.view_as(feature.values), feature.elements, weights, feature.divergence, feature.group)
 
 
 def _turn(values: torch.Tensor, group: Group, g: torch.Tensor) -> torch.Tensor:
@@ -52,9 +53,7 @@ def test_theta_is_invariant(double: None, group: Group, weighted: bool) -> None:
         weights = torch.rand(2, feature.shape[2])
         weights[:, -1] = 0
         weights[:, 0] += 0.1
-        feature = GroupFeature(
-            feature.values, feature.elements, weights / weights.sum(1, keepdim=True), feature.divergence
-        )
+        feature = replace(feature, weights=weights / weights.sum(1, keepdim=True))
     encoder = InvariantEncoder(group, 4, torch.tensor([0.5]))
     nn.init.normal_(encoder.linear.weight)
     answer = encoder(feature)
@@ -72,8 +71,8 @@ def test_an_element_that_was_left_out_does_not_reach_the_encoder() -> None:
     nn.init.normal_(encoder.linear.weight)
     changed = feature.values.clone()
     changed[:, :, 2] += 5
-    one = encoder(GroupFeature(feature.values, feature.elements, weights, feature.divergence))
-    two = encoder(GroupFeature(changed, feature.elements, weights, feature.divergence))
+    one = encoder(GroupFeature(feature.values, feature.elements, weights, feature.divergence, feature.group))
+    two = encoder(GroupFeature(changed, feature.elements, weights, feature.divergence, feature.group))
     assert torch.equal(one, two)
 
 
@@ -170,6 +169,45 @@ def test_learning_moves_theta_where_the_loss_wants_it() -> None:
 
     assert descend(-1.0) == pytest.approx(0.25)
     assert descend(+1.0) == 1.0
+
+
+def test_a_learned_level_weighs_the_images_together_at_its_bound() -> None:
+    """θ = 1 stays when most images want more, although one wants less: the bound sees their sum."""
+    level = Learned(Hue(3), family=Window(initial=1.0))
+    (level(random_feature(Hue(3))).theta[:, 0] * torch.tensor([-10.0, 1.0])).sum().backward()
+    assert level.raw.grad.tolist() == [0.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_removed_elements_weigh_exactly_nothing_in_every_precision(dtype: torch.dtype) -> None:
+    level = Learned(Hue(3)).to(dtype)
+    nn.init.zeros_(level.raw)
+    feature = random_feature(Hue(3))
+    weights = level(feature).weights(feature.elements)
+    assert torch.equal(weights, torch.tensor([[1.0, 0.0, 0.0]]).expand(2, 3).to(weights.dtype))
+
+
+def test_a_model_made_in_inference_mode_does_not_spoil_later_ones() -> None:
+    with torch.inference_mode():
+        Variational(Hue(7), 4)
+    Variational(Hue(7), 4)(random_feature(Hue(7))).kl().sum().backward()
+
+
+def test_torch_func_goes_through_a_level() -> None:
+    level, feature = Variational(Hue(3), 4), random_feature(Hue(3))
+    state = dict(level.named_parameters())
+
+    def loss(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
+        q = torch.func.functional_call(level, parameters, (feature,))
+        return q.weights(feature.elements)[:, 0].sum() + q.kl().sum()
+
+    grads = torch.func.grad(loss)(state)
+    assert grads["encoder.linear.bias"].abs() > 0
+
+
+@pytest.mark.parametrize("level", [Variational(Hue(3), 4), Learned(Hue(3))], ids=["variational", "learned"])
+def test_levels_take_an_empty_batch(level) -> None:
+    assert level(random_feature(Hue(3), batch=0)).theta.shape == (0, 1)
 
 
 def test_not_a_number_is_refused() -> None:

@@ -23,7 +23,7 @@ from vpgcnn.testing import assert_equivariant
 
 
 def weigh(feature: GroupFeature, weights: torch.Tensor) -> GroupFeature:
-    return GroupFeature(feature.values, feature.elements, weights, feature.divergence)
+    return GroupFeature(feature.values, feature.elements, weights, feature.divergence, feature.group)
 
 
 @pytest.mark.parametrize("group", TABLES, ids=name)
@@ -33,10 +33,10 @@ def weigh(feature: GroupFeature, weights: torch.Tensor) -> GroupFeature:
         lambda group: GroupBatchNorm(4),
         lambda group: GroupLayerNorm(4),
         lambda group: GroupDropout(0.3),
-        lambda group: SpatialPool("max", 2, group),
-        lambda group: SpatialPool("avg", 2, group, antialias=True),
-        lambda group: SpatialPool("max", 2, group, antialias=True),
-        lambda group: SpatialPool("max", 4, group, stride=2, antialias=True),
+        lambda group: SpatialPool("max", 2),
+        lambda group: SpatialPool("avg", 2, antialias=True),
+        lambda group: SpatialPool("max", 2, antialias=True),
+        lambda group: SpatialPool("max", 4, stride=2, antialias=True),
         lambda group: GroupPool("mean"),
         lambda group: GroupPool("max"),
     ],
@@ -69,7 +69,7 @@ def test_uniform_weights_change_nothing(make) -> None:
 def test_removed_elements_do_not_count_in_statistics(make) -> None:
     """With whole weights 0 or equal, the statistics are those of the kept elements alone."""
     norm, feature = make(4), random_feature(Hue(3))
-    kept = GroupFeature(feature.values[:, :, :2], feature.elements[:2], None, feature.divergence)
+    kept = GroupFeature(feature.values[:, :, :2], feature.elements[:2], None, feature.divergence, feature.group)
     feature.values[:, :, 2] = 1e3
     out = norm(weigh(feature, torch.tensor([[0.5, 0.5, 0.0]]).expand(2, 3))).values
     assert torch.allclose(out[:, :, :2], make(4)(kept).values, atol=1e-4)
@@ -97,9 +97,28 @@ def test_norm_gradients_reach_values_and_weights(double: None, make) -> None:
 
     def run(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         share = weights / weights.sum(dim=1, keepdim=True)
-        return make(4)(GroupFeature(values, feature.elements, share, feature.divergence)).values
+        return make(4)(GroupFeature(values, feature.elements, share, feature.divergence, feature.group)).values
 
     assert torch.autograd.gradcheck(run, (feature.values.requires_grad_(), raw.requires_grad_()), fast_mode=True)
+
+
+@pytest.mark.parametrize("make", [GroupBatchNorm, GroupLayerNorm])
+def test_statistics_keep_their_precision_under_autocast(make) -> None:
+    feature = random_feature(Hue(3), batch=8).map(lambda x: x + 50)
+    feature = weigh(feature, torch.tensor([[0.5, 0.3, 0.2]]).expand(8, 3))
+    expected = make(4)(feature).values
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.allclose(make(4)(feature).values, expected, atol=1e-4)
+
+
+def test_running_variance_is_unbiased_for_few_weights() -> None:
+    """All weight on one of eight elements, two positions: as if there were no other elements."""
+    total = torch.zeros(4)
+    for _ in range(400):
+        norm, feature = GroupBatchNorm(4, momentum=1.0), random_feature(Hue(8), size=1, batch=2)
+        norm(weigh(feature, torch.eye(8)[:1].expand(2, 8)))
+        total += norm.running_var / 400
+    assert torch.allclose(total, torch.ones(4), atol=0.25)
 
 
 def test_dropout_drops_whole_channels_and_keeps_the_mean() -> None:
@@ -116,9 +135,9 @@ def test_dropout_drops_whole_channels_and_keeps_the_mean() -> None:
 
 def test_pools_without_blur_are_torchs() -> None:
     feature = random_feature(Hue(3), size=8)
-    assert torch.equal(SpatialPool("max", 2, Hue(3))(feature).values[0], nn.functional.max_pool2d(feature.values[0], 2))
+    assert torch.equal(SpatialPool("max", 2)(feature).values[0], nn.functional.max_pool2d(feature.values[0], 2))
     assert torch.equal(
-        SpatialPool("avg", 4, Hue(3), stride=2)(feature).values[0], nn.functional.avg_pool2d(feature.values[0], 4, 2)
+        SpatialPool("avg", 4, stride=2)(feature).values[0], nn.functional.avg_pool2d(feature.values[0], 4, 2)
     )
 
 
@@ -126,25 +145,25 @@ def test_antialiased_pool_moves_smoothly() -> None:
     """Shifting the input by one pixel changes a blurred pool less than a plain one."""
     image = torch.zeros(1, 1, 1, 16, 16)
     image[..., 8, 8] = 1
-    feature = GroupFeature(image, Rotations(1).grid(), None, torch.zeros(1))
+    feature = GroupFeature(image, Rotations(1).grid(), None, torch.zeros(1), Rotations(1))
     shifted = feature.map(lambda x: x.roll(1, dims=-1))
 
     def change(antialias: bool) -> float:
-        pool = SpatialPool("max", 2, Rotations(1), antialias=antialias)
+        pool = SpatialPool("max", 2, antialias=antialias)
         one, two = pool(feature).values, pool(shifted).values
         return float((one.sum() - two.sum()).abs() + (one.amax() - two.amax()).abs())
 
-    blurred = SpatialPool("max", 2, Rotations(1), antialias=True)(feature)
+    blurred = SpatialPool("max", 2, antialias=True)(feature)
     assert blurred.shape[-1] == 8
-    constant = SpatialPool("max", 2, Rotations(1), antialias=True)(feature.map(torch.ones_like))
+    constant = SpatialPool("max", 2, antialias=True)(feature.map(torch.ones_like))
     assert torch.allclose(constant.values, torch.ones_like(constant.values))
     assert change(True) <= change(False) + 1e-6
 
 
 def test_a_pool_that_leaves_pixels_over_warns() -> None:
     with pytest.warns(EquivarianceWarning, match="a pool of size 2 with stride 2"):
-        SpatialPool("max", 2, Rotations(4))(random_feature(Rotations(4), size=7))
-    SpatialPool("max", 2, Hue(3))(random_feature(Hue(3), size=7))
+        SpatialPool("max", 2)(random_feature(Rotations(4), size=7))
+    SpatialPool("max", 2)(random_feature(Hue(3), size=7))
 
 
 def test_group_pools() -> None:
@@ -197,19 +216,19 @@ def test_join_keeps_what_both_keep() -> None:
 
 def test_join_counts_the_divergence_once() -> None:
     feature = random_feature(Hue(3))
-    origin = GroupFeature(feature.values, feature.elements, None, torch.tensor([1.0, 2.0]))
-    body = GroupFeature(feature.values, feature.elements, None, torch.tensor([1.5, 2.1]))
-    shortcut = GroupFeature(feature.values, feature.elements, None, torch.tensor([1.2, 2.0]))
+    origin = GroupFeature(feature.values, feature.elements, None, torch.tensor([1.0, 2.0]), feature.group)
+    body = GroupFeature(feature.values, feature.elements, None, torch.tensor([1.5, 2.1]), feature.group)
+    shortcut = GroupFeature(feature.values, feature.elements, None, torch.tensor([1.2, 2.0]), feature.group)
     assert join(body, shortcut, origin=origin).divergence.tolist() == pytest.approx([1.7, 2.1])
     assert join(body, origin, origin=origin).divergence.tolist() == pytest.approx([1.5, 2.1])
 
 
 def test_join_refuses_other_elements() -> None:
     one, two = random_feature(SO2(), 4), random_feature(SO2(), 4)
-    shifted = GroupFeature(two.values, SO2().grid(4, 0.1), None, two.divergence)
+    shifted = GroupFeature(two.values, SO2().grid(4, 0.1), None, two.divergence, two.group)
     with pytest.raises(ValueError, match="cannot join features on different elements: pass `elements=`"):
         join(one, shifted, origin=one)
-    with pytest.raises(ValueError, match="shapes differ"):
+    with pytest.raises(ValueError, match="shapes or groups differ"):
         join(one, random_feature(SO2(), 8), origin=one)
 
 
@@ -217,8 +236,8 @@ def test_a_residual_block_on_moving_elements() -> None:
     """Training draws a new grid in every layer; a shortcut takes the elements of the body."""
     from vpgcnn import GroupConv2d, Variational
 
-    body = GroupConv2d(4, 6, 3, SO2(), elements=4, padding=1, level=Variational)
-    shortcut = GroupConv2d(4, 6, 1, SO2(), elements=4)
+    body = GroupConv2d(4, 6, 3, SO2(), points=4, padding=1, level=Variational)
+    shortcut = GroupConv2d(4, 6, 1, SO2(), points=4)
     feature = random_feature(SO2(), 4)
     main = body(feature)
     out = join(main, shortcut(feature, elements=main.elements), origin=feature)
@@ -231,8 +250,8 @@ def test_a_residual_block_on_moving_elements() -> None:
     [
         (lambda: GroupBatchNorm(3)(random_feature(Hue(3))), "expected 3 channels, got 4"),
         (lambda: GroupDropout(1.0), "got 1.0"),
-        (lambda: SpatialPool("median", 2, Hue(3)), "got 'median'"),
-        (lambda: SpatialPool("max", 0, Hue(3)), "got 0"),
+        (lambda: SpatialPool("median", 2), "got 'median'"),
+        (lambda: SpatialPool("max", 0), "got 0"),
         (lambda: GroupPool("sum"), "got 'sum'"),
     ],
 )

@@ -1,13 +1,14 @@
 """The instrument itself: known answers, and that it can fail."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
 from conftest import SmallNet
-from vpgcnn import SO2, Hue, LiftConv2d, Rotations
+from vpgcnn import SO2, Hue, Learned, LiftConv2d, Pathwise, Rotations
 from vpgcnn.testing import assert_equivariant, equivariance_error, smooth_images
 
 
@@ -63,8 +64,16 @@ def test_it_reads_models_that_return_more_than_one_thing() -> None:
 
 def test_it_puts_the_model_back_into_its_mode() -> None:
     model = SmallNet(Hue(3)).train()
+    model.norms[0].eval()
     equivariance_error(model, torch.rand(2, 3, 8, 8), Hue(3))
     assert model.training
+    assert not model.norms[0].training
+
+
+def test_it_refuses_elements_that_are_no_grid() -> None:
+    lift = LiftConv2d(1, 3, 3, SO2(), points=4, level=partial(Learned, family=Pathwise()))
+    with pytest.raises(ValueError, match="do not form a grid: pool over the group before measuring"):
+        equivariance_error(lift, torch.rand(1, 1, 8, 8), SO2(), [math.pi / 2])
 
 
 def test_assertion_says_what_and_where() -> None:

@@ -131,7 +131,7 @@ def test_the_error_bound_holds(double: None, group: Group, theta: float) -> None
     def terms(f: GroupFeature) -> Tensor:
         """What each input element v alone contributes, `(V, B, O, U, H, W)`."""
         alone = torch.eye(count).unsqueeze(1).expand(count, f.shape[0], count)
-        return torch.stack([conv(GroupFeature(f.values, f.elements, w, f.divergence)).values for w in alone])
+        return torch.stack([conv(GroupFeature(f.values, f.elements, w, f.divergence, f.group)).values for w in alone])
 
     out = conv(feature)
     assert out.weights is not None
@@ -142,7 +142,7 @@ def test_the_error_bound_holds(double: None, group: Group, theta: float) -> None
         index = translate_index(group, g)
         values = feature.values[:, :, index]
         turns = 0 if not group.acts_on_plane else round(float(g[0]) / (torch.pi / 2))
-        moved = GroupFeature(torch.rot90(values, turns, (-2, -1)), feature.elements, None, feature.divergence)
+        moved = GroupFeature(torch.rot90(values, turns, (-2, -1)), feature.elements, None, feature.divergence, group)
         there = conv(moved)
         left = there.values * there.weights[:, None, :, None, None]
         right = torch.rot90(weighted[:, :, index], turns, (-2, -1))

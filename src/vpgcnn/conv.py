@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -22,10 +22,10 @@ from vpgcnn import cyclic
 from vpgcnn.centring import check_centred
 from vpgcnn.distributions import Distribution, WindowDistribution, midpoints, stratified
 from vpgcnn.features import GroupFeature
-from vpgcnn.groups import Group, check_rgb
-from vpgcnn.kernels import KernelFactory, SirenKernel, TableKernel, default_kernel
+from vpgcnn.groups import Group, check_rgb, wrap
+from vpgcnn.kernels import KernelFactory, SirenKernel, TableKernel, check_whole, default_kernel
 from vpgcnn.levels import Full, LevelFactory
-from vpgcnn.precision import full_precision
+from vpgcnn.precision import full_precision, uniform
 
 __all__ = ["GroupConv2d", "LiftConv2d", "fold", "folded", "unfold"]
 
@@ -35,10 +35,10 @@ Padding = int | Literal["same"]
 class _GroupConvolution(nn.Module):
     """What the lift and the group convolution share. Not for use by itself.
 
-    elements: how many, for continuous groups. level: a class or factory of `levels`. kernel: likewise
-    of `kernels`, None for the group's default. The rest is as in `nn.Conv2d`. A stride above 1 keeps
-    rotations only where its positions are symmetric about the centre (a warning says when they are
-    not), and an even kernel needs its padding as a number.
+    points: how many angles of each continuous axis to use; finite groups are used whole. level: a
+    class or factory of `levels`. kernel: likewise of `kernels`, None for the group's default. The rest
+    is as in `nn.Conv2d`. A stride above 1 keeps rotations only where its positions are symmetric about
+    the centre (a warning says when they are not), and an even kernel needs its padding as a number.
     """
 
     lifts: ClassVar[bool]
@@ -51,7 +51,7 @@ class _GroupConvolution(nn.Module):
         kernel_size: int,
         group: Group,
         *,
-        elements: int | None = None,
+        points: int | None = None,
         level: LevelFactory = Full,
         kernel: KernelFactory | None = None,
         stride: int = 1,
@@ -60,17 +60,21 @@ class _GroupConvolution(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        if stride < 1 or dilation < 1:
-            raise ValueError(f"stride and dilation must be at least 1, got {stride} and {dilation}")
+        if not isinstance(group, Group):
+            raise TypeError(f"group must be a value such as Hue(3), got {group!r}")
+        if isinstance(level, nn.Module):
+            raise TypeError(f"level must be a class or factory such as Variational, got an instance: {level!r}")
+        for name, value in (("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation)):
+            check_whole(name, value, 1)
         if self.lifts and group.acts_on_rgb and in_channels != 3:
             raise ValueError(f"{group} acts on RGB: a lift needs in_channels=3, got {in_channels}")
-        self.group, self.elements, self.count = group, elements, math.prod(group.counts(elements))
+        self.group, self.points, self.count = group, points, math.prod(group.counts(points))
         self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, kernel_size
         self.stride, self.dilation = stride, dilation
         self.padding = _resolve(padding, kernel_size, dilation)
         make_kernel = kernel or default_kernel(group)
         self.kernel = make_kernel(in_channels, out_channels, kernel_size, group, lift=self.lifts)
-        self.level = level(group, out_channels if self.lifts else in_channels, elements)
+        self.level = level(group, out_channels if self.lifts else in_channels, points)
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
         if self.level.per_image and not isinstance(self.kernel, SirenKernel):
             raise ValueError(f"elements of each image's own need a SirenKernel, got {type(self.kernel).__name__}")
@@ -84,16 +88,16 @@ class _GroupConvolution(nn.Module):
         """The elements `(G, K)` of a step: a grid, at a random offset in training for continuous groups."""
         dtype = self._precision()
         if self.group.order is not None or not self.training:
-            return self.group.grid(self.elements, dtype=dtype, device=like.device)
-        step = 2 * math.pi / (self.elements or 1)
-        offset = torch.rand((), generator=generator, dtype=dtype, device=like.device) * step
-        return self.group.grid(self.elements, offset, dtype=dtype, device=like.device)
+            return self.group.grid(self.points, dtype=dtype, device=like.device)
+        start = torch.zeros((), dtype=dtype, device=like.device)
+        offset = uniform((), start, generator) * (2 * math.pi / (self.points or 1))
+        return self.group.grid(self.points, offset, dtype=dtype, device=like.device)
 
     def place(self, q: Distribution, generator: torch.Generator | None) -> Tensor:
         """Elements `(B, G, K)` of each image's own, spread over its window."""
         assert isinstance(q, WindowDistribution)
-        assert self.elements is not None
-        size = (self.elements, len(self.group.axes))
+        assert self.points is not None
+        size = (self.points, len(self.group.axes))
         noise = stratified(*size, q.theta, generator) if self.training else midpoints(*size, q.theta)
         return q.sample(noise).to(self._precision())
 
@@ -111,10 +115,10 @@ class _GroupConvolution(nn.Module):
 
     def convolve(self, values: Tensor, weights: Tensor | None, v: Tensor | None, u: Tensor) -> Tensor:
         """values `(B, C, V, H, W)` at elements v, averaged under weights, to `(B, O, U, H', W')` at u."""
-        check_centred("convolution", self.group, values.shape[-1], self.reach, self.stride, self.padding)
+        check_centred("convolution", self.group, values.shape[-2:], self.reach, self.stride, self.padding)
         if u.dim() == 3 or (v is not None and v.dim() == 3):
             return self._convolve_own(values, weights, v, u)
-        ready = None if self.training else self.folded
+        ready = self.folded if self._folded_for(u, v) else None
         quick = self.cyclic and (ready is not None or self._map_pays(values))
         weight = (self.prepare(u, v, cyclic_basis=quick) if ready is None else ready).to(values.dtype)
         # The kernel averages over elements already, so weights are relative to the average.
@@ -128,9 +132,21 @@ class _GroupConvolution(nn.Module):
         out = F.conv2d(values.flatten(1, 2), weight, bias, self.stride, self.padding, self.dilation)
         return out.unflatten(1, (self.out_channels, u.shape[0]))
 
+    def _folded_for(self, u: Tensor, v: Tensor | None) -> bool:
+        """Whether the folded weight is that of these elements: of the layer's own grid, on both sides."""
+        if self.folded is None or self.training:
+            return False
+        if self.group.order is not None:
+            return True
+        grid = self.grid(u)
+        sides = [u] if v is None else [u, v]
+        same = all(side.shape == grid.shape for side in sides)
+        return same and (torch.compiler.is_compiling() or all(torch.equal(side, grid) for side in sides))
+
     def _convolve_own(self, values: Tensor, weights: Tensor | None, v: Tensor | None, u: Tensor) -> Tensor:
         """The same with elements of each image's own, on either side: no kernel is ever built."""
-        assert isinstance(self.kernel, SirenKernel)
+        if not isinstance(self.kernel, SirenKernel):
+            raise ValueError(f"elements of each image's own need a SirenKernel, not a {type(self.kernel).__name__}")
         columns = F.unfold(values.flatten(1, 2), self.kernel_size, self.dilation, self.padding, self.stride)
         patches = columns.unflatten(1, (*values.shape[1:3], self.kernel_size**2))
         out = self.kernel.contract(patches, u, v, weights)
@@ -150,13 +166,39 @@ class _GroupConvolution(nn.Module):
         """How many pixels the kernel spans, dilation included."""
         return self.dilation * (self.kernel_size - 1) + 1
 
-    def _weigh(self, feature: GroupFeature, q: Distribution) -> GroupFeature:
-        """Put q beside the values: as weights on a shared grid, and its KL into the divergence."""
-        weights = None if feature.per_image else q.weights(feature.elements)
+    def _given(self, elements: Tensor, batch: int) -> Tensor:
+        """Elements that the caller wants: `(G, K)` or `(B, G, K)`, of the group, wrapped."""
+        axes = len(self.group.axes)
+        if not isinstance(elements, Tensor) or elements.dim() not in (2, 3) or elements.shape[-1] != axes:
+            got = tuple(elements.shape) if isinstance(elements, Tensor) else type(elements).__name__
+            raise ValueError(f"elements of {self.group} are a tensor G×{axes} or B×G×{axes}, got {got}")
+        if elements.dim() == 3 and elements.shape[0] != batch:
+            raise ValueError(f"expected elements for {batch} images, got {elements.shape[0]}")
+        if self.group.order is not None and not torch.compiler.is_compiling():
+            grid = self.group.grid(dtype=elements.dtype, device=elements.device)
+            if elements.shape != grid.shape or not torch.allclose(elements, grid, atol=1e-4):
+                raise ValueError(f"{self.group} has one grid of elements, got others: {elements.tolist()}")
+        return wrap(elements)
+
+    def _weigh(self, feature: GroupFeature, q: Distribution, *, placed: bool, given: bool) -> GroupFeature:
+        """Put q beside the values, as weights, and its KL into the divergence.
+
+        placed: the elements were drawn from q and weigh the same. given: they came from the caller and
+        need not be an even grid, so that their shares are made to sum to 1.
+        """
+        weights = None if placed else q.weights(feature.elements)
+        if weights is not None and given:
+            weights = weights / weights.sum(dim=1, keepdim=True).clamp_min(1e-6)
         divergence = feature.divergence
         if self.level.regularised:
             divergence = divergence + q.kl().to(divergence.dtype)
         return replace(feature, weights=weights, divergence=divergence)
+
+    def train(self, mode: bool = True) -> Self:
+        """As `nn.Module.train`. Training changes the kernel, so a folded one is forgotten."""
+        if mode:
+            self.folded = None
+        return super().train(mode)
 
     def extra_repr(self) -> str:
         parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, {self.group}"]
@@ -170,8 +212,8 @@ def _resolve(padding: Padding, kernel_size: int, dilation: int) -> int:
         if kernel_size % 2 == 0:
             raise ValueError(f"padding='same' needs an odd kernel to stay centred, got kernel_size={kernel_size}")
         return dilation * (kernel_size // 2)
-    if isinstance(padding, str) or padding < 0:
-        raise ValueError(f"padding is 'same' or a number ≥ 0, got {padding!r}")
+    if isinstance(padding, bool) or not isinstance(padding, int) or padding < 0:
+        raise ValueError(f"padding is 'same' or a whole number ≥ 0, got {padding!r}")
     return padding
 
 
@@ -180,8 +222,8 @@ class LiftConv2d(_GroupConvolution):
 
     From an image to a feature on the group:
 
-        >>> LiftConv2d(1, 10, 7, SO2(), elements=8, level=Variational)(images)
-        GroupFeature(64 images, 10 channels, 8 elements, 22×22, weighted, float32, cpu)
+        >>> LiftConv2d(1, 10, 7, SO2(), points=8, level=Variational)(images)
+        GroupFeature(SO2(): 64 images, 10 channels, 8 elements, 22×22, weighted, float32, cpu)
 
     A variational level sees the lifted feature, after a ReLU: the image itself has no group axis.
     """
@@ -194,24 +236,28 @@ class LiftConv2d(_GroupConvolution):
         """image `(B, C, H, W)` → values `(B, O, G, H', W')`.
 
         elements: `(G, K)` to use instead of the layer's own choice, so that two branches can be joined.
-        generator: for the random offset and the noise of training.
+        generator: for the random offset and the noise of training (not under `torch.compile`, which
+        cannot take one as an argument: seed the default generator there).
         """
         if image.dim() != 4:
             raise ValueError(f"expected images B×C×H×W, got shape {tuple(image.shape)}")
         check_rgb(self.group, image)
         if image.shape[1] != self.in_channels:
             raise ValueError(f"expected {self.in_channels} channels, got {image.shape[1]} (shape {tuple(image.shape)})")
+        if not image.is_floating_point():
+            raise ValueError(f"expected images of floating point numbers, got {image.dtype}")
         signal = image.unsqueeze(2)
-        u = self.grid(image, generator) if elements is None else elements
+        u = self.grid(image, generator) if elements is None else self._given(elements, image.shape[0])
         divergence = torch.zeros(image.shape[0], dtype=u.dtype, device=image.device)
-        feature = GroupFeature(self.convolve(signal, None, None, u), u, None, divergence)
+        feature = GroupFeature(self.convolve(signal, None, None, u), u, None, divergence, self.group)
         if not self.level.partial:
             return feature
         q = self.level(feature.map(F.relu), generator)
-        if self.level.per_image and elements is None:
+        placed = self.level.per_image and elements is None
+        if placed:
             u = self.place(q, generator)
-            feature = GroupFeature(self.convolve(signal, None, None, u), u, None, divergence)
-        return self._weigh(feature, q)
+            feature = GroupFeature(self.convolve(signal, None, None, u), u, None, divergence, self.group)
+        return self._weigh(feature, q, placed=placed, given=elements is not None)
 
 
 class GroupConv2d(_GroupConvolution):
@@ -231,20 +277,21 @@ class GroupConv2d(_GroupConvolution):
             raise TypeError(f"GroupConv2d takes a GroupFeature, got {type(feature).__name__}: begin with LiftConv2d")
         if feature.shape[1] != self.in_channels:
             raise ValueError(f"expected {self.in_channels} channels, got {feature.shape[1]} ({feature})")
-        if feature.elements.shape[-1] != len(self.group.axes) or self.group.order not in (None, feature.shape[2]):
-            raise ValueError(f"expected a feature on {self.group}, got elements {tuple(feature.elements.shape)}")
+        if feature.group != self.group:
+            raise ValueError(f"expected a feature on {self.group}, got one on {feature.group}")
         q = self.level(feature, generator) if self.level.partial else None
+        placed = q is not None and self.level.per_image and elements is None
         if elements is not None:
-            u = elements
-        elif q is not None and self.level.per_image:
+            u = self._given(elements, feature.shape[0])
+        elif q is not None and placed:
             u = self.place(q, generator)
         elif self.group.order is not None:
             u = feature.elements  # there is only one grid
         else:
             u = self.grid(feature.values, generator)
         values = self.convolve(feature.values, feature.weights, feature.elements, u)
-        out = GroupFeature(values, u, None, feature.divergence)
-        return out if q is None else self._weigh(out, q)
+        out = GroupFeature(values, u, None, feature.divergence, self.group)
+        return out if q is None else self._weigh(out, q, placed=placed, given=elements is not None)
 
 
 # ---------------------------------------------------------------- folding
@@ -254,14 +301,14 @@ def fold(model: nn.Module) -> nn.Module:
     """Expand every kernel once, for evaluation: layers on a shared grid then are a plain `conv2d`.
 
     In place, and only used in `eval()` mode; the state dict does not change. Undo with `unfold`, or
-    use `with folded(model):`. Fold again after changing parameters by hand; loading a state dict
-    unfolds by itself. Layers whose input or output elements belong to single images stay as they are.
+    use `with folded(model):`. Fold again after changing parameters by hand; `train()` and loading a
+    state dict unfold by themselves. Layers whose input or output elements belong to single images stay as they are.
     """
     for layer in model.modules():
         if isinstance(layer, _GroupConvolution) and not layer.level.per_image:
             with torch.no_grad():
                 reference = next(layer.kernel.parameters())
-                grid = layer.group.grid(layer.elements, dtype=layer._precision(), device=reference.device)
+                grid = layer.group.grid(layer.points, dtype=layer._precision(), device=reference.device)
                 layer.folded = layer.prepare(grid, None if layer.lifts else grid, cyclic_basis=layer.cyclic)
     return model
 
@@ -276,11 +323,14 @@ def unfold(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def folded(model: nn.Module) -> Iterator[nn.Module]:
-    """`fold` for the length of a `with` block."""
+    """`fold` for the length of a `with` block; then the layers are as they were."""
+    layers = [layer for layer in model.modules() if isinstance(layer, _GroupConvolution)]
+    before = [layer.folded for layer in layers]
     try:
         yield fold(model)
     finally:
-        unfold(model)
+        for layer, weight in zip(layers, before, strict=True):
+            layer.folded = weight
 
 
 def _forget(module: nn.Module, *_: object) -> None:

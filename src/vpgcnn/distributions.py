@@ -20,8 +20,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vpgcnn.groups import Group
+from vpgcnn.precision import uniform
 
 __all__ = ["Distribution", "GumbelDistribution", "RankedDistribution", "WindowDistribution"]
+
+NARROWEST = 1e-3
+"""A window narrower than this share of the circle is treated as this narrow: never empty."""
 
 Noise = Literal["ranked", "permuted", "exchangeable"]
 
@@ -35,7 +39,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def weights(self, elements: Tensor) -> Tensor:
-        """The share of each element of a grid `(G, K)`: `(B, G)`, rows sum to 1."""
+        """The share of each element of an even grid `(G, K)`: `(B, G)`, rows sum to 1."""
 
     @abstractmethod
     def kl(self) -> Tensor:
@@ -43,7 +47,7 @@ class Distribution(ABC):
 
 
 class _WindowShare(torch.autograd.Function):
-    """The share of the window [−θ, θ] inside the cell distance ± half, all in units of π.
+    """The share of the window [−θ, θ] inside the cell distance ± half, all in units of π; and its slope.
 
     The covered length is piecewise linear in θ, so that only the choice of pieces needs care. On a
     corner the piece above is taken, and at θ = 1, where there is none, the piece below: a window that
@@ -51,8 +55,10 @@ class _WindowShare(torch.autograd.Function):
     closing. distance `(…, G, K)`, half `(K,)`, θ `(B, 1, K)`.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, distance: Tensor, half: Tensor, theta: Tensor) -> Tensor:
+    def forward(distance: Tensor, half: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
         hair = 16 * torch.finfo(theta.dtype).eps
         probe = (theta + hair).clamp_max(1 - hair)
         far, near = distance + half, distance - half
@@ -64,13 +70,16 @@ class _WindowShare(torch.autograd.Function):
         length = torch.where(probe > near, ends, 0.0) + torch.where(wraps, far + theta - 2, 0.0)
         length = torch.where(length.abs() < 2 * hair, 0.0, length)  # a cell that is only touched weighs 0
         share = length / (2 * theta)
-        ctx.save_for_backward(share, slope, theta)
-        return share
+        return share, (slope / 2 - share) / theta
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1], inputs[2])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, Tensor]:
-        share, slope, theta = ctx.saved_tensors
-        derivative = (slope / 2 - share) / theta
+        derivative, theta = ctx.saved_tensors
         return None, None, (grads[0] * derivative).sum_to_size(theta.shape)
 
 
@@ -91,21 +100,17 @@ class WindowDistribution(Distribution):
         axes = len(self.group.axes)
         if self.theta.dim() != 2 or self.theta.shape[1] != axes:
             raise ValueError(f"theta of {self.group} must be B×{axes}, got shape {tuple(self.theta.shape)}")
-        if self.validate and not torch.compiler.is_compiling():
+        if self.validate and self.theta.device.type != "meta" and not torch.compiler.is_compiling():
             outside = ~((self.theta >= 0) & (self.theta <= 1))
             if bool(outside.any()):
                 raise ValueError(f"theta must be in [0, 1], got {self.theta[outside][0].item()}")
 
     def weights(self, elements: Tensor) -> Tensor:
         counts = self.group.counts(self.group.points_of(elements.shape[-2]))
-        theta = self.theta.to(elements.dtype).clamp_min(1e-6).unsqueeze(1)
+        theta = self.theta.to(elements.dtype).clamp_min(NARROWEST).unsqueeze(1)
         half = elements.new_tensor([1 / count for count in counts])
-        share: Tensor = _WindowShare.apply(elements.detach().abs() / math.pi, half, theta)
-        weights = share.prod(dim=-1) if len(counts) > 1 else share.squeeze(-1)
-        if elements.dim() == 2:
-            return weights
-        # Elements that are not a grid: their cells may overlap, so the shares are made to sum to 1.
-        return weights / weights.sum(dim=1, keepdim=True)
+        share, _ = _WindowShare.apply(elements.detach().abs() / math.pi, half, theta)
+        return share.prod(dim=-1) if len(counts) > 1 else share.squeeze(-1)
 
     def kl(self) -> Tensor:
         """−log θ, summed over the axes: the latent is the angle, the element the cell it falls in."""
@@ -122,7 +127,7 @@ class WindowDistribution(Distribution):
 
 def stratified(points: int, axes: int, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """One draw from each of `points` equal parts of [−1, 1], `(points, axes)`."""
-    jitter = torch.rand(points, axes, generator=generator, dtype=like.dtype, device=like.device)
+    jitter = uniform((points, axes), like, generator)
     return _strata(points, jitter, like)
 
 
@@ -173,7 +178,7 @@ class RankedDistribution(Distribution):
         near = self.group.angle(elements)
         # Elements at the same distance come in a fixed order: positive angles before negative ones.
         behind = (elements < -1e-3).to(near.dtype).sum(dim=-1)
-        position = (near + 1e-3 * behind).argsort().argsort()
+        position = (near + 1e-3 * behind).argsort(stable=True).argsort()
         if self.noise == "exchangeable" and self.keys is not None:
             return (self.keys * count).floor() + 1
         if self.noise == "permuted" and self.keys is not None:
@@ -193,7 +198,7 @@ class RankedDistribution(Distribution):
         return kept / kept.sum(dim=1, keepdim=True)
 
     def kl(self) -> Tensor:
-        """log G − H(w), of the softmax weights (given the ranks)."""
+        """log G − H(w) of the softmax weights given the ranks; 0 for the mean of exchangeable noise."""
         if self.noise == "exchangeable":
             if self.keys is None:
                 return torch.zeros_like(self.beta[:, 0])

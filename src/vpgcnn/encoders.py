@@ -30,6 +30,8 @@ class InvariantEncoder(nn.Module):
 
     def __init__(self, group: Group, channels: int, start: Tensor) -> None:
         super().__init__()
+        if channels < 1:
+            raise ValueError(f"channels must be at least 1, got {channels}")
         index = None if group.order is None else neighbour_index(group)
         taps = 1 if index is None else index.shape[0]
         # Looking at neighbours is a product with a 0/1 matrix `(G·S, G)`, which is quick in both directions.
@@ -56,7 +58,7 @@ class InvariantEncoder(nn.Module):
                 count = self.neighbours.shape[1]
                 if x.shape[1] != count:
                     raise ValueError(f"expected {count} elements, got {x.shape[1]}")
-                x = torch.matmul(self.neighbours, x).reshape(x.shape[0], count, -1)  # B G S·C
+                x = torch.matmul(self.neighbours, x).reshape(x.shape[0], count, self.first.in_features)  # B G S·C
             x = F.silu(self.first(x))
             x = F.silu(self.second(x))
             pooled = x.mean(dim=1) if share is None else (x * share).sum(dim=1)

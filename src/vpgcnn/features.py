@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import GetAttrKey, register_pytree_node
+
+from vpgcnn.groups import Group
 
 __all__ = ["GroupFeature"]
 
@@ -20,6 +24,7 @@ class GroupFeature:
     elements:    `(G, K)`, or `(B, G, K)` when each image has its own. Angles, see `groups`.
     weights:     `(B, G)`, rows sum to 1: q(u|f) of the layer that made the feature. None: uniform.
     divergence:  `(B,)`: the KL of all levels passed so far. It travels with the data.
+    group:       the group that the elements belong to.
 
     Weights are carried beside the values and applied where elements are summed: the next
     convolution, a norm's statistics, the pool over the group.
@@ -29,6 +34,7 @@ class GroupFeature:
     elements: Tensor
     weights: Tensor | None
     divergence: Tensor
+    group: Group
 
     def __post_init__(self) -> None:
         if not isinstance(self.values, Tensor):
@@ -36,6 +42,10 @@ class GroupFeature:
         if self.values.dim() != 5:
             raise ValueError(f"values must be B×C×G×H×W, got shape {tuple(self.values.shape)}")
         batch, count = self.values.shape[0], self.values.shape[2]
+        if self.elements.shape[-1] != len(self.group.axes):
+            raise ValueError(
+                f"an element of {self.group} has {len(self.group.axes)} angles, got {tuple(self.elements.shape)}"
+            )
         own = (batch, count) if self.per_image else (count,)
         if self.elements.shape[:-1] != own:
             raise ValueError(f"values have {count} elements, but elements have shape {tuple(self.elements.shape)}")
@@ -91,33 +101,65 @@ class GroupFeature:
         return self.with_values(function(self.values))
 
     def detach(self) -> GroupFeature:
-        return self._each(Tensor.detach)
+        weights = None if self.weights is None else self.weights.detach()
+        parts = self.values.detach(), self.elements.detach(), weights, self.divergence.detach()
+        return GroupFeature(*parts, self.group)
 
     def to(self, *args: Any, **kwargs: Any) -> GroupFeature:
         """`Tensor.to` for the values; the other parts follow to the device and keep their precision."""
         values = self.values.to(*args, **kwargs)
-        return replace(self._each(lambda part: part.to(values.device)), values=values)
+        weights = None if self.weights is None else self.weights.to(values.device)
+        elements, divergence = self.elements.to(values.device), self.divergence.to(values.device)
+        return GroupFeature(values, elements, weights, divergence, self.group)
 
-    def __getitem__(self, images: slice | Tensor | list[int] | int) -> GroupFeature:
+    def __getitem__(self, images: SupportsIndex | slice | Tensor | list[int]) -> GroupFeature:
         """Some of the images: `feature[3]`, `feature[:8]`, `feature[mask]`. The batch axis stays."""
-        index = slice(images, images + 1 or None) if isinstance(images, int) else images
+        if isinstance(images, slice | list) or (isinstance(images, Tensor) and images.dim() > 0):
+            index = images
+        else:
+            number = operator.index(images)
+            if not -len(self) <= number < len(self):
+                raise IndexError(f"image {number} of {len(self)}")
+            index = slice(number % len(self), number % len(self) + 1)
         return GroupFeature(
             self.values[index],
             self.elements[index] if self.per_image else self.elements,
             None if self.weights is None else self.weights[index],
             self.divergence[index],
+            self.group,
         )
 
-    def _each(self, function: Callable[[Tensor], Tensor]) -> GroupFeature:
-        weights = None if self.weights is None else function(self.weights)
-        return GroupFeature(function(self.values), function(self.elements), weights, function(self.divergence))
+    def __iter__(self) -> Iterator[GroupFeature]:
+        return (self[image] for image in range(len(self)))
 
     def __repr__(self) -> str:
         batch, channels, count, height, width = self.values.shape
         kept = "full" if self.weights is None else "weighted"
         own = " per image" if self.per_image else ""
-        sizes = f"{batch} images, {channels} channels, {count} elements{own}, {height}×{width}"
+        sizes = f"{self.group}: {batch} images, {channels} channels, {count} elements{own}, {height}×{width}"
         return f"GroupFeature({sizes}, {kept}, {str(self.dtype).removeprefix('torch.')}, {self.device})"
 
 
-torch.export.register_dataclass(GroupFeature, serialized_type_name="vpgcnn.GroupFeature")
+def _flatten(feature: GroupFeature) -> tuple[list[Any], Group]:
+    return [feature.values, feature.elements, feature.weights, feature.divergence], feature.group
+
+
+def _unflatten(parts: Iterable[Any], group: Group) -> GroupFeature:
+    values, elements, weights, divergence = parts
+    return GroupFeature(values, elements, weights, divergence, group)
+
+
+def _flatten_with_keys(feature: GroupFeature) -> tuple[list[tuple[Any, Any]], Group]:
+    parts, group = _flatten(feature)
+    names = ("values", "elements", "weights", "divergence")
+    return [(GetAttrKey(name), part) for name, part in zip(names, parts, strict=True)], group
+
+
+# torch.export, torch.func and others may take a feature apart and put it together again.
+register_pytree_node(
+    GroupFeature,
+    _flatten,
+    _unflatten,
+    serialized_type_name="vpgcnn.GroupFeature",
+    flatten_with_keys_fn=_flatten_with_keys,
+)

@@ -14,17 +14,18 @@ group later (windows, cells, levels) is written once, for circles.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from vpgcnn import resample
+from vpgcnn.precision import full_precision
 
 __all__ = ["O2", "SO2", "Axis", "Dihedral", "Group", "Hue", "Product", "Rotations"]
 
@@ -38,14 +39,14 @@ class Axis:
 
 
 def wrap(angle: Tensor) -> Tensor:
-    """Angles in (−π, π]. Differentiable: the slope is 1 everywhere."""
-    return math.pi - torch.remainder(math.pi - angle, 2 * math.pi)
+    """Angles in (−π, π]; those that are there already stay as they are. The slope is 1 everywhere."""
+    return angle - 2 * math.pi * torch.ceil((angle - math.pi) / (2 * math.pi))
 
 
 def snap(matrix: Tensor) -> Tensor:
     """Entries within rounding of −1, 0 or 1 become exactly that; the gradient is left alone."""
     nearest = matrix.detach().round()
-    close = (matrix.detach() - nearest).abs() < 16 * torch.finfo(matrix.dtype).eps
+    close = (matrix.detach() - nearest).abs() < 2e-6  # what float32 angles leave of an exact turn
     return torch.where(close, matrix + (nearest - matrix.detach()), matrix)
 
 
@@ -102,6 +103,10 @@ class Group(ABC):
         if len(angles) != len(self.axes):
             names = ", ".join(axis.name for axis in self.axes)
             raise ValueError(f"{self} has {len(self.axes)} axes ({names}), got {len(angles)} angles: {angles}")
+        for axis, angle in zip(self.axes, angles, strict=True):
+            steps = 0.0 if axis.order is None else angle * axis.order / (2 * math.pi)
+            if abs(steps - round(steps)) > 1e-4:
+                raise ValueError(f"the {axis.name} angle {angle} is not one of the {axis.order} of {self}")
         return wrap(torch.tensor(angles, dtype=torch.get_default_dtype()))
 
     def angle(self, u: Tensor) -> Tensor:
@@ -165,7 +170,7 @@ class Group(ABC):
     def transform(self, image: Tensor, u: Tensor | float, mode: str = "bilinear") -> Tensor:
         """The image moved by u: (L_u f)(x) = ρ(u) f(R_u⁻¹ x). Differentiable in image and u.
 
-        image: `(C, H, W)` or `(B, C, H, W)`, any value range (colours are not clipped).
+        image: `(C, H, W)` or `(B, C, H, W)`, floating point, any value range (colours are not clipped).
         u: one element `(K,)`, one for each image `(B, K)`, or a number for a one-axis group.
         Rotations turn counter-clockwise about the centre and fill with 0. Quarter turns, mirrors
         and hue shifts by 120° are exact permutations; other rotations interpolate (`mode`:
@@ -174,20 +179,24 @@ class Group(ABC):
         batch = image if image.dim() == 4 else image.unsqueeze(0)
         if batch.dim() != 4:
             raise ValueError(f"expected an image C×H×W or images B×C×H×W, got shape {_shape(image)}")
-        u = torch.as_tensor(u, device=image.device)
-        u = u.to(image.dtype) if not u.is_floating_point() else u
+        if not image.is_floating_point():
+            raise ValueError(f"expected an image of floating point numbers, got {image.dtype}")
+        least = torch.promote_types(image.dtype, torch.float32)
+        precision = torch.promote_types(u.dtype, least) if isinstance(u, Tensor) else least
+        u = torch.as_tensor(u, device=image.device, dtype=precision)
         u = u.reshape(1) if u.dim() == 0 else u
         if u.shape[-1] != len(self.axes) or u.dim() > 2 or (u.dim() == 2 and u.shape[0] != batch.shape[0]):
             raise ValueError(
                 f"expected an element ({len(self.axes)},) of {self} or one for each of the "
                 f"{batch.shape[0]} images, got shape {tuple(u.shape)}"
             )
-        if self.acts_on_rgb:
-            check_rgb(self, batch)
-            mixing = self.rgb(u).to(batch.dtype)
-            batch = torch.einsum("...ij,...jhw->...ihw", mixing, batch)
-        if self.acts_on_plane:
-            batch = resample.move(batch, self.plane(u), mode)
+        with full_precision(image.device):
+            if self.acts_on_rgb:
+                check_rgb(self, batch)
+                mixing = self.rgb(u).to(batch.dtype)
+                batch = torch.einsum("...ij,...jhw->...ihw", mixing, batch)
+            if self.acts_on_plane:
+                batch = resample.move(batch, self.plane(u), mode)
         return batch if image.dim() == 4 else batch.squeeze(0)
 
 
@@ -202,7 +211,7 @@ def check_rgb(group: Group, image: Tensor) -> None:
 
 
 def _check_order(name: str, order: int) -> None:
-    if isinstance(order, bool) or not isinstance(order, int) or order < 1:
+    if isinstance(order, bool) or not isinstance(order, Integral) or int(order) < 1:
         raise ValueError(f"{name} needs a whole number of elements, at least 1, got {order!r}")
 
 
@@ -356,7 +365,9 @@ class Product(Group):
             if both
         ]
         if clash:
-            raise ValueError(f"{self.first} and {self.second} both act on {clash[0]}: their product would not commute")
+            raise ValueError(
+                f"{self.first} and {self.second} both act on {clash[0]}: their product would act on it twice"
+            )
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -398,14 +409,12 @@ def _grid_rows(counts: tuple[int, ...]) -> list[tuple[float, ...]]:
     return list(itertools.product(*circles))
 
 
-@functools.lru_cache(maxsize=256)
 def relative_index(group: Group) -> Tensor:
     """For a finite group, position of v⁻¹u for each pair: `(G, G)`, rows u, columns v."""
     grid = group.grid(dtype=torch.float64)
     return group.index(group.relative(grid.unsqueeze(1), grid.unsqueeze(0)))
 
 
-@functools.lru_cache(maxsize=256)
 def neighbour_index(group: Group) -> Tensor:
     """For a finite group, positions of u·s for s the identity and one step along each axis: `(S, G)`.
 

@@ -28,6 +28,12 @@ __all__ = ["Kernel", "KernelFactory", "SirenKernel", "TableKernel", "default_ker
 RELU_GAIN = 2.0  # E[relu(z)²] is half of E[z²]
 
 
+def check_whole(name: str, value: object, least: int) -> None:
+    """Refuse what is not a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
 def tap_points(size: int) -> Tensor:
     """Positions of the taps of a k×k kernel about its centre, `(k², 2)`: x right, y up, in pixels."""
     line = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
@@ -41,8 +47,7 @@ class Kernel(nn.Module, ABC):
     def __init__(self, in_channels: int, out_channels: int, size: int, group: Group, *, lift: bool) -> None:
         super().__init__()
         for name, value in (("in_channels", in_channels), ("out_channels", out_channels), ("kernel_size", size)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+            check_whole(name, value, 1)
         self.in_channels, self.out_channels, self.size = in_channels, out_channels, size
         self.group, self.lift = group, lift
 
@@ -130,10 +135,15 @@ class _Spread(torch.autograd.Function):
     places `(U, N)`: much faster than the scatter that autograd would take.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, spread: Tensor, gathered: Tensor) -> Tensor:
-        ctx.save_for_backward(gathered)
+    def forward(rows: Tensor, spread: Tensor, gathered: Tensor) -> Tensor:
         return rows.index_select(1, spread)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
@@ -189,7 +199,7 @@ class SirenKernel(Kernel):
     """
 
     taps: Tensor
-    points: Tensor
+    positions: Tensor
 
     def __init__(
         self,
@@ -210,7 +220,7 @@ class SirenKernel(Kernel):
         inside = torch.linalg.vector_norm(points, dim=-1) <= radius + 1e-9
         taps = inside.nonzero().squeeze(1) if group.acts_on_plane else torch.arange(size**2)
         self.register_buffer("taps", taps, persistent=False)
-        self.register_buffer("points", (points[taps] / radius).to(torch.get_default_dtype()), persistent=False)
+        self.register_buffer("positions", (points[taps] / radius).to(torch.get_default_dtype()), persistent=False)
         around = 0 if lift else sum(1 if axis.name == "mirror" else 2 for axis in group.axes)
         self.phase = nn.Parameter(torch.empty(hidden))
         self.spatial = nn.Linear(2, hidden, bias=False) if size > 1 else None  # a single tap is at 0
@@ -234,33 +244,40 @@ class SirenKernel(Kernel):
         self.weight.div_(math.sqrt(self._gain()))
 
     def _gain(self) -> float:
-        """E[h²] of the layer's output for pre-activations of unit scale, from a trial run.
+        """E[h²] of the layer's output, for pre-activations of unit scale and a last layer of unit scale.
 
-        Neighbouring taps of a smooth kernel are alike, and so are the features that it makes: how
-        much they add up depends on the kernel, so the kernel is tried on the kind of input that a
-        deep network gives it, a field that has been through the same kernel and a ReLU a few times.
+        Neighbouring taps of a smooth kernel are alike, and so are the features that it makes: how much
+        they add up depends on the hidden functions. The correlation of features between elements and
+        positions is followed through a few layers of a wide network, exactly: the kernel acts on it as
+        a product in the Fourier basis of the plane, a ReLU by its known second moment.
         """
-        grid = self.group.grid(None if self.group.order else 8, dtype=self.points.dtype)
-        weight = self.expand(grid, None if self.lift else grid)
+        grid = self.group.grid(None if self.group.order else 4, dtype=torch.float64)
+        hidden = self.basis(grid, None if self.lift else grid)
         if self.lift:  # images, taken as white
-            return float(weight.square().sum(dim=(2, 3, 4, 5)).mean())
-        few, count, field = min(self.in_channels, 12), len(grid), max(3 * self.size, 9)
-        rows = torch.arange(few) % self.out_channels
-        trial = weight[rows, :, :few].flatten(2, 3).flatten(0, 1)
-        x = torch.randn(2, few * count, field, field, dtype=weight.dtype)
-        energy = x.square().mean()
-        for _ in range(4):
-            border = [self.size // 2, (self.size - 1) // 2] * 2
-            x = F.conv2d(F.pad(F.relu(x / energy.sqrt()), border, mode="circular"), trial)
-            energy = x.square().mean()
-        return float(energy) * self.in_channels / few
+            return float(hidden.square().sum(dim=(1, 2, 3)).mean()) * self.in_channels
+        count, field = len(grid), 2 * self.size + 1
+        square = hidden.new_zeros(count, count, self.size**2, hidden.shape[-1]).index_copy(2, self.taps, hidden)
+        taps = square.unflatten(2, (self.size, self.size)).permute(4, 0, 1, 2, 3) / count
+        waves = torch.fft.fft2(taps, s=(field, field))
+        correlation = hidden.new_zeros(count, count, field, field)
+        correlation[range(count), range(count), 0, 0] = 1
+        gains = []
+        for _ in range(6):
+            moment = torch.fft.fft2(_relu_moment(correlation)).to(waves.dtype)
+            turned = torch.einsum("suvxy,vwxy->suwxy", waves, moment)
+            covariance = torch.fft.ifft2(torch.einsum("suwxy,stwxy->utxy", turned, waves.conj())).real
+            energy = covariance[range(count), range(count), 0, 0]
+            gains.append(float(energy.mean()))
+            correlation = covariance / (energy[:, None] * energy).sqrt()[..., None, None]
+        # The first layers still see noise; the mean of logarithms is what a deep net multiplies up.
+        return math.exp(sum(map(math.log, gains[2:])) / len(gains[2:])) * self.in_channels
 
     def basis(self, u: Tensor, v: Tensor | None) -> Tensor:
         """The hidden functions s at the taps, `(..., U, V, T, hidden)`: k = weight·s + bias.
 
         u `(..., U, K)` and v `(..., V, K)` may be shared, or one row for each image.
         """
-        turned = self.points.to(u.dtype) @ self.group.plane(u)
+        turned = self.positions.to(u.dtype) @ self.group.plane(u)
         if self.spatial is None:
             phase = torch.zeros_like(turned[..., :1]) + self.phase.to(u.dtype)
         else:
@@ -281,17 +298,18 @@ class SirenKernel(Kernel):
         return torch.cat([cos, sin[..., keep]], dim=-1)
 
     def expand(self, u: Tensor, v: Tensor | None) -> Tensor:
-        hidden = self.basis(u, v)
-        outputs, inputs, sources = u.shape[0], hidden.shape[1], self.size**2
+        return self.mix_colors(self._assemble(self._mixing(), self.basis(u, v)), u)
+
+    def _assemble(self, mixing: Tensor, hidden: Tensor) -> Tensor:
+        """mixing `(O, C, hidden + 1)` and functions `(U, V, T, hidden)` to weights `(O, U, C, V, k, k)`."""
+        outputs, inputs = hidden.shape[:2]
         # The functions are laid into the square first, with a constant for the bias: 0 outside the disc.
-        ones = hidden.new_ones(*hidden.shape[:-1], 1)
-        square = hidden.new_zeros(outputs, inputs, sources, hidden.shape[-1] + 1)
-        square = square.index_copy(2, self.taps, torch.cat([hidden, ones], dim=-1))
-        mixing = self._mixing().to(square.dtype) / inputs
+        square = hidden.new_zeros(outputs, inputs, self.size**2, hidden.shape[-1] + 1)
+        square = square.index_copy(2, self.taps, torch.cat([hidden, torch.ones_like(hidden[..., :1])], dim=-1))
         # One small product for each output channel and element: the result is laid out as conv2d wants it.
-        weight = torch.matmul(mixing.unsqueeze(1), square.flatten(1, 2).transpose(1, 2))
-        weight = weight.unflatten(3, (inputs, self.size, self.size))
-        return self.mix_colors(weight, u)
+        each = (mixing.to(hidden.dtype) / inputs).unsqueeze(1)
+        weight = torch.matmul(each, square.flatten(1, 2).transpose(1, 2))
+        return weight.unflatten(3, (inputs, self.size, self.size))
 
     def contract(self, patches: Tensor, u: Tensor, v: Tensor | None, weights: Tensor | None) -> Tensor:
         """Convolve with kernels of each image's own, which are never built.
@@ -313,8 +331,8 @@ class SirenKernel(Kernel):
         outputs, functions = hidden.shape[1], hidden.shape[2]
         columns = patches.permute(0, 2, 3, 1, 4).index_select(2, self.taps)  # B V T C Y
         projected = torch.bmm(
-            hidden.reshape(batch, outputs * functions, -1).to(patches.dtype),
-            columns.reshape(batch, -1, channels * positions),
+            hidden.reshape(batch, outputs * functions, inputs * len(self.taps)).to(patches.dtype),
+            columns.reshape(batch, inputs * len(self.taps), channels * positions),
         ).view(batch, outputs, functions * channels, positions)
         mixed = self._mixing().transpose(1, 2).flatten(1).to(projected.dtype) @ projected
         return mixed.transpose(1, 2)
@@ -322,6 +340,12 @@ class SirenKernel(Kernel):
     def _mixing(self) -> Tensor:
         """The last layer with its bias as one more function, `(O, C, hidden + 1)`."""
         return torch.cat([self.weight, self.bias.unsqueeze(-1)], dim=-1)
+
+
+def _relu_moment(correlation: Tensor) -> Tensor:
+    """E[relu(a) relu(b)] for standard normal a, b with this correlation."""
+    angle = torch.arccos(correlation.clamp(-1, 1))
+    return (torch.sin(angle) + (math.pi - angle) * correlation) / (2 * math.pi)
 
 
 def default_kernel(group: Group) -> KernelFactory:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from vpgcnn.distributions import (
+    NARROWEST,
     Distribution,
     GumbelDistribution,
     Noise,
@@ -32,6 +33,7 @@ from vpgcnn.distributions import (
 from vpgcnn.encoders import InvariantEncoder
 from vpgcnn.features import GroupFeature
 from vpgcnn.groups import Group
+from vpgcnn.precision import uniform
 
 __all__ = [
     "Family",
@@ -50,22 +52,28 @@ __all__ = [
 class _Bound(torch.autograd.Function):
     """Clamp whose gradient is stopped only where it would push further outside."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, raw: Tensor, low: Tensor, high: float) -> Tensor:
-        ctx.save_for_backward(raw, low)
-        ctx.high = high
+    def forward(raw: Tensor, low: Tensor, high: float) -> Tensor:
         return raw.clamp_max(high).maximum(low)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0], inputs[1])
+        ctx.high = inputs[2]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (grad,), (raw, low) = grads, ctx.saved_tensors
         outwards = ((raw >= ctx.high) & (grad < 0)) | ((raw <= low) & (grad > 0))
-        return grad.masked_fill(outwards, 0.0), None, None
+        return torch.where(outwards, 0.0, grad), None, None
 
 
-def bound(raw: Tensor, low: Tensor, high: float) -> Tensor:
-    """raw `(B, P)` inside [low `(P,)`, high]. The bounds can be reached, and left again."""
-    bounded: Tensor = _Bound.apply(raw, low, high)
+def bound(raw: Tensor, low: list[float], high: float) -> Tensor:
+    """raw `(B, P)` inside [low, high], with a low end for each of P. The ends can be reached, and left again."""
+    raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
+    bounded: Tensor = _Bound.apply(raw, raw.new_tensor(low), high)
     return bounded
 
 
@@ -83,22 +91,26 @@ class Family(ABC):
         """The raw parameters `(P,)` that training begins with."""
 
     @abstractmethod
+    def bounded(self, raw: Tensor, group: Group, points: int | None) -> Tensor:
+        """Raw parameters `(B, P)`, any numbers, brought into the family's range."""
+
+    @abstractmethod
     def distribution(
-        self, raw: Tensor, group: Group, points: int | None, *, noisy: bool, generator: torch.Generator | None
+        self, parameters: Tensor, group: Group, points: int | None, *, noisy: bool, generator: torch.Generator | None
     ) -> Distribution:
-        """q from raw parameters `(B, P)`; with its noise, or without (`noisy=False`, evaluation)."""
+        """q from bounded parameters `(B, P)`; with its noise, or without (`noisy=False`, evaluation)."""
 
 
-def _check_unit(name: str, value: float) -> None:
-    if not 0 < value <= 1:
-        raise ValueError(f"{name} must be in (0, 1], got {value}")
+def _check_range(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ValueError(f"{name} must be in [{low:g}, {high:g}], got {value}")
 
 
 @dataclass(frozen=True)
 class Window(Family):
     """The window [−πθ, πθ] on each axis, weights by exact cell coverage. For every group.
 
-    start: θ at the start of training; wide, so that data which want the whole group keep it.
+    initial: θ at the start of training; wide, so that data which want the whole group keep it.
     floor: the smallest θ on continuous axes; on an axis of m elements it is 1/m, where the identity
     is alone and nothing changes any more.
     """
@@ -107,16 +119,19 @@ class Window(Family):
     floor: float = 0.03
 
     def __post_init__(self) -> None:
-        _check_unit("initial", self.initial)
-        _check_unit("floor", self.floor)
+        _check_range("floor", self.floor, NARROWEST, 1)
+        _check_range("initial", self.initial, NARROWEST, 1)
 
     def start(self, group: Group, points: int | None) -> Tensor:
         return torch.tensor([max(self.initial, floor) for floor in self._floors(group)])
 
+    def bounded(self, raw: Tensor, group: Group, points: int | None) -> Tensor:
+        return bound(raw, self._floors(group), 1.0)
+
     def distribution(
-        self, raw: Tensor, group: Group, points: int | None, *, noisy: bool, generator: torch.Generator | None
+        self, parameters: Tensor, group: Group, points: int | None, *, noisy: bool, generator: torch.Generator | None
     ) -> WindowDistribution:
-        return WindowDistribution(group, bound(raw, raw.new_tensor(self._floors(group)), 1.0), validate=False)
+        return WindowDistribution(group, parameters, validate=False)
 
     def _floors(self, group: Group) -> list[float]:
         return [1 / axis.order if axis.order else self.floor for axis in group.axes]
@@ -138,13 +153,20 @@ class Pathwise(Window):
         return super().start(group, points)
 
 
+def _order(group: Group, family: str) -> int:
+    if group.order is None:
+        raise ValueError(f"{family} chooses among the elements of a finite group, got {group}: use Window or Pathwise")
+    return group.order
+
+
 @dataclass(frozen=True)
 class RankedSoftmax(Family):
     """The paper's family for finite groups: ranks, softmax(rank/θ), a threshold 1/G − η.
 
-    eta: None for 1/(G(G+1)), the threshold 1/(G+1), as in the paper's worked example.
+    eta: in [0, 1/G]; None for 1/(G(G+1)), the threshold 1/(G+1), as in the paper's worked example.
     noise: "ranked" (none), "permuted" or "exchangeable"; see `RankedDistribution`.
-    initial: β = 1/θ at the start, as a share of β_max = log(G+1), where the identity is alone.
+    initial: β = 1/θ at the start, as a share of β_max = log(G+1), where (with the default η) the
+    identity is alone.
     """
 
     eta: float | None = None
@@ -154,22 +176,26 @@ class RankedSoftmax(Family):
     def __post_init__(self) -> None:
         if self.noise not in ("ranked", "permuted", "exchangeable"):
             raise ValueError(f"noise is 'ranked', 'permuted' or 'exchangeable', got {self.noise!r}")
-        if self.eta is not None and not 0 <= self.eta <= 1:
-            raise ValueError(f"eta must be in [0, 1/G], got {self.eta}")
+        _check_range("initial", self.initial, 0, 1)
 
     def start(self, group: Group, points: int | None) -> Tensor:
-        return torch.full((1,), self.initial * math.log(_count(group, points) + 1))
+        order = _order(group, "RankedSoftmax")
+        _check_range(f"eta for {group}", self._eta(order), 0, 1 / order)
+        return torch.full((1,), self.initial * math.log(order + 1))
+
+    def bounded(self, raw: Tensor, group: Group, points: int | None) -> Tensor:
+        return bound(raw, [0.0], math.log(_order(group, "RankedSoftmax") + 1))
 
     def distribution(
-        self, raw: Tensor, group: Group, points: int | None, *, noisy: bool, generator: torch.Generator | None
+        self, parameters: Tensor, group: Group, points: int | None, *, noisy: bool, generator: torch.Generator | None
     ) -> RankedDistribution:
-        count = _count(group, points)
-        beta = bound(raw, raw.new_zeros(1), math.log(count + 1))
-        eta = 1 / (count * (count + 1)) if self.eta is None else self.eta
-        keys = None
-        if noisy and self.noise != "ranked":
-            keys = torch.rand(raw.shape[0], count, generator=generator, dtype=raw.dtype, device=raw.device)
-        return RankedDistribution(group, beta, count, eta, self.noise, keys)
+        order = _order(group, "RankedSoftmax")
+        random = noisy and self.noise != "ranked"
+        keys = uniform((parameters.shape[0], order), parameters, generator) if random else None
+        return RankedDistribution(group, parameters, order, self._eta(order), self.noise, keys)
+
+    def _eta(self, order: int) -> float:
+        return 1 / (order * (order + 1)) if self.eta is None else self.eta
 
 
 @dataclass(frozen=True)
@@ -185,23 +211,23 @@ class GumbelSoftmax(Family):
     def __post_init__(self) -> None:
         if self.temperature <= 0:
             raise ValueError(f"temperature must be positive, got {self.temperature}")
+        if self.samples is not None and self.samples < 1:
+            raise ValueError(f"samples must be at least 1, got {self.samples}")
 
     def start(self, group: Group, points: int | None) -> Tensor:
-        return torch.zeros(_count(group, points))
+        return torch.zeros(_order(group, "GumbelSoftmax"))
+
+    def bounded(self, raw: Tensor, group: Group, points: int | None) -> Tensor:
+        return raw
 
     def distribution(
-        self, raw: Tensor, group: Group, points: int | None, *, noisy: bool, generator: torch.Generator | None
+        self, parameters: Tensor, group: Group, points: int | None, *, noisy: bool, generator: torch.Generator | None
     ) -> GumbelDistribution:
         noise = None
         if noisy:
-            shape = (self.samples or raw.shape[1], *raw.shape)
-            uniform = torch.rand(shape, generator=generator, dtype=raw.dtype, device=raw.device)
-            noise = -torch.log(-torch.log(uniform.clamp(1e-7, 1 - 1e-7)))
-        return GumbelDistribution(group, raw, self.temperature, noise)
-
-
-def _count(group: Group, points: int | None) -> int:
-    return math.prod(group.counts(points))
+            draws = uniform((self.samples or parameters.shape[1], *parameters.shape), parameters, generator)
+            noise = -torch.log(-torch.log(draws.clamp(1e-7, 1 - 1e-7)))
+        return GumbelDistribution(group, parameters, self.temperature, noise)
 
 
 # ---------------------------------------------------------------- levels
@@ -225,6 +251,17 @@ class Level(nn.Module, ABC):
 
 LevelFactory = Callable[[Group, int, int | None], Level]
 """What layers take: called with (group, channels, points)."""
+
+
+def _family(family: Family | None) -> Family:
+    if family is not None and not isinstance(family, Family):
+        raise TypeError(f"family must be a value such as Window(), got {family!r}")
+    return family or Window()
+
+
+def _visible(tensor: Tensor) -> bool:
+    """Whether the numbers can be looked at: not while compiling, not without data."""
+    return tensor.device.type != "meta" and not torch.compiler.is_compiling()
 
 
 class Full(Level):
@@ -257,13 +294,15 @@ class Learned(Level):
     ) -> None:
         super().__init__()
         self.group, self.points, self.regularised = group, points, regularised
-        self.family = family or Window()
+        self.family = _family(family)
         self.per_image = self.family.per_image
         self.raw = nn.Parameter(self.family.start(group, points))
 
     def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
-        raw = self.raw.expand(feature.shape[0], -1)
-        return self.family.distribution(raw, self.group, self.points, noisy=self.training, generator=generator)
+        # Bounded before it is spread over the batch: the bound then sees the gradient of all images together.
+        one = self.family.bounded(self.raw.unsqueeze(0), self.group, self.points)
+        same = one.expand(feature.shape[0], -1)
+        return self.family.distribution(same, self.group, self.points, noisy=self.training, generator=generator)
 
     def extra_repr(self) -> str:
         return f"{self.group}, {self.family}"
@@ -280,17 +319,18 @@ class Variational(Level):
     def __init__(self, group: Group, channels: int, points: int | None = None, *, family: Family | None = None) -> None:
         super().__init__()
         self.group, self.points = group, points
-        self.family = family or Window()
+        self.family = _family(family)
         self.per_image = self.family.per_image
         self.encoder = InvariantEncoder(group, channels, self.family.start(group, points))
 
     def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
         raw = self.encoder(feature)
-        if not torch.compiler.is_compiling() and not math.isfinite(raw.detach().sum()):
+        if _visible(raw) and not math.isfinite(raw.detach().sum()):
             image = int((~raw.isfinite()).any(dim=1).nonzero()[0])
             value = raw[image].tolist()
             raise ValueError(f"the input of a level is not finite: image {image} of the batch encodes to {value}")
-        return self.family.distribution(raw, self.group, self.points, noisy=self.training, generator=generator)
+        own = self.family.bounded(raw, self.group, self.points)
+        return self.family.distribution(own, self.group, self.points, noisy=self.training, generator=generator)
 
     def extra_repr(self) -> str:
         return f"{self.group}, {self.family}"

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vpgcnn.features import GroupFeature
+from vpgcnn.precision import full_precision, uniform
 
 __all__ = ["GroupBatchNorm", "GroupDropout", "GroupLayerNorm"]
 
@@ -14,6 +15,11 @@ __all__ = ["GroupBatchNorm", "GroupDropout", "GroupLayerNorm"]
 def _check_channels(feature: GroupFeature, channels: int) -> None:
     if feature.shape[1] != channels:
         raise ValueError(f"expected {channels} channels, got {feature.shape[1]} ({feature})")
+
+
+def _affine(values: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """values·scale + shift, both `(C,)` or `(B, C)`."""
+    return torch.addcmul(shift[..., None, None, None], values, scale[..., None, None, None])
 
 
 class GroupBatchNorm(nn.Module):
@@ -55,20 +61,21 @@ class GroupBatchNorm(nn.Module):
         return feature.with_values(flat.view_as(feature.values))
 
     def _weighted(self, values: Tensor, weights: Tensor) -> Tensor:
-        share = (weights / weights.shape[0]).to(self.weight.dtype)
-        spread, centre = torch.var_mean(values.to(share.dtype), dim=(-2, -1), correction=0)
-        mean = torch.einsum("bcg,bg->c", centre, share)
-        around = (centre - mean[:, None]).square() + spread
-        var = torch.einsum("bcg,bg->c", around, share)
-        with torch.no_grad():
-            count = values.numel() // values.shape[1]
-            self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
-            self.running_var.lerp_(var.to(self.running_var.dtype) * (count / max(count - 1, 1)), self.momentum)
-        scale = self.weight * (var + self.eps).rsqrt()
-        shift = self.bias - mean * scale
-        return torch.addcmul(
-            shift.to(values.dtype)[:, None, None, None], values, scale.to(values.dtype)[:, None, None, None]
-        )
+        with full_precision(values.device):
+            share = (weights / weights.shape[0]).to(self.weight.dtype).unsqueeze(1)  # B 1 G, sums to 1
+            exact = values.to(share.dtype)
+            spread, centre = torch.var_mean(exact, dim=(-2, -1), correction=0)
+            mean = (centre * share).sum(dim=(0, 2))
+            var = (((centre - mean[:, None]).square() + spread) * share).sum(dim=(0, 2))
+            with torch.no_grad():
+                # Bessel's factor for as many values as the weights amount to.
+                count = values.shape[-2] * values.shape[-1] / share.square().sum()
+                unbiased = var * (count / (count - 1).clamp_min(1))
+                self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
+                self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
+            scale = self.weight * (var + self.eps).rsqrt()
+            shift = self.bias - mean * scale
+            return _affine(exact, scale, shift).to(values.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.channels}, eps={self.eps}, momentum={self.momentum}"
@@ -88,15 +95,15 @@ class GroupLayerNorm(nn.Module):
         values = feature.values
         if feature.weights is None:
             return feature.with_values(F.group_norm(values, 1, self.weight, self.bias, self.eps))
-        spread, centre = torch.var_mean(values.to(self.weight.dtype), dim=(1, 3, 4), correction=0)
-        share = feature.weights.to(centre.dtype)
-        mean = (centre * share).sum(dim=1, keepdim=True)
-        var = (((centre - mean).square() + spread) * share).sum(dim=1, keepdim=True)
-        scale = self.weight * (var + self.eps).rsqrt()
-        shift = self.bias - mean * scale
-        return feature.map(
-            lambda x: x * scale.to(x.dtype)[..., None, None, None] + shift.to(x.dtype)[..., None, None, None]
-        )
+        with full_precision(values.device):
+            exact = values.to(self.weight.dtype)
+            spread, centre = torch.var_mean(exact, dim=(1, 3, 4), correction=0)
+            share = feature.weights.to(centre.dtype)
+            mean = (centre * share).sum(dim=1, keepdim=True)
+            var = (((centre - mean).square() + spread) * share).sum(dim=1, keepdim=True)
+            scale = self.weight * (var + self.eps).rsqrt()
+            shift = self.bias - mean * scale
+            return feature.with_values(_affine(exact, scale, shift).to(values.dtype))
 
     def extra_repr(self) -> str:
         return f"{self.channels}, eps={self.eps}"
@@ -114,7 +121,7 @@ class GroupDropout(nn.Module):
     def forward(self, feature: GroupFeature, *, generator: torch.Generator | None = None) -> GroupFeature:
         if not self.training or self.p == 0:
             return feature
-        draw = torch.rand(feature.shape[:2], generator=generator, device=feature.device)
+        draw = uniform(feature.shape[:2], feature.divergence, generator)
         keep = (draw >= self.p).to(feature.dtype) / (1 - self.p)
         return feature.map(lambda x: x * keep[..., None, None, None])
 

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from vpgcnn.centring import check_centred
 from vpgcnn.features import GroupFeature
-from vpgcnn.groups import Group
 
 __all__ = ["GroupPool", "SpatialPool", "join"]
 
@@ -29,7 +28,6 @@ class SpatialPool(nn.Module):
         self,
         mode: Literal["max", "avg"],
         size: int,
-        group: Group,
         *,
         stride: int | None = None,
         antialias: bool = False,
@@ -37,14 +35,15 @@ class SpatialPool(nn.Module):
         super().__init__()
         if mode not in ("max", "avg"):
             raise ValueError(f"mode is 'max' or 'avg', got {mode!r}")
-        if size < 1:
-            raise ValueError(f"size must be at least 1, got {size}")
-        self.mode, self.size, self.group, self.stride = mode, size, group, stride or size
+        stride = size if stride is None else stride
+        if size < 1 or stride < 1:
+            raise ValueError(f"size and stride must be at least 1, got {size} and {stride}")
+        self.mode, self.size, self.stride = mode, size, stride
         self.register_buffer("blur", _binomial(2 * self.stride - 1) if antialias else None, persistent=False)
 
     def forward(self, feature: GroupFeature) -> GroupFeature:
         """values `(B, C, G, H, W)` → `(B, C, G, H', W')`, as `nn.MaxPool2d` or `nn.AvgPool2d`."""
-        check_centred("pool", self.group, feature.shape[-1], self.size, self.stride)
+        check_centred("pool", feature.group, feature.shape[-2:], self.size, self.stride)
         pool = F.max_pool2d if self.mode == "max" else F.avg_pool2d
         flat = feature.values.flatten(1, 2)
         if self.blur is None:
@@ -110,12 +109,12 @@ def join(first: GroupFeature, second: GroupFeature, *, origin: GroupFeature) -> 
     """The residual sum of two branches on the same elements. Equivariant.
 
     Values add. The join keeps what both branches keep: the smaller coverage of the two, made to sum
-    to 1 again. Of two windows this is exactly the narrower one, and an element that one branch left
-    out stays out. Divergences add, without counting twice what both had from `origin`, the feature
+    to 1 again. Of two windows on a circle this is exactly the narrower one, and an element that one
+    branch left out stays out. Divergences add, without counting twice what both had from `origin`, the feature
     where the branches part (for an identity shortcut, `second` is `origin`).
     """
-    if first.shape != second.shape:
-        raise ValueError(f"cannot join {first} and {second}: shapes differ")
+    if first.shape != second.shape or first.group != second.group:
+        raise ValueError(f"cannot join {first} and {second}: shapes or groups differ")
     same = first.elements is second.elements
     if not same and not torch.compiler.is_compiling():
         same = first.elements.shape == second.elements.shape and torch.equal(first.elements, second.elements)

@@ -66,19 +66,19 @@ def equivariance_error(
     """The error of a model or layer, from images `(B, C, H, W)`, under elements of the group.
 
     elements: `(E, K)`, or angles for a one-axis group; None for all but the identity (of a grid of 8
-    where the group is continuous). A model is put into `eval()` for the measurement and back.
+    where the group is continuous). Modules are put into evaluation mode for it, and each back into its own.
     """
-    was_training = isinstance(model, nn.Module) and model.training
-    if isinstance(model, nn.Module):
-        model.eval()
+    modes = {module: module.training for module in model.modules()} if isinstance(model, nn.Module) else {}
+    for module in modes:
+        module.training = False
     try:
         tried = _elements(group, elements, images)
         with torch.no_grad():
             plain = _output(model(images))
             rows = [_one(model, images, group, g, plain) for g in tried]
     finally:
-        if isinstance(model, nn.Module):
-            model.train(was_training)
+        for module, mode in modes.items():
+            module.training = mode
     absolute, relative, floor = (torch.stack(column) for column in zip(*rows, strict=True))
     return EquivarianceError(tried, absolute, relative, floor)
 
@@ -160,12 +160,14 @@ def _one(
 def _move(output: Tensor | GroupFeature, group: Group, g: Tensor) -> Tensor | GroupFeature:
     """L_g on an output: elements by the group, positions by the plane, vectors not at all."""
     if isinstance(output, GroupFeature):
+        if output.per_image:
+            raise ValueError("elements of each image's own do not form a grid: pool over the group before measuring")
         index = translate_index(group, g, group.points_of(output.shape[2])).to(output.device)
         values = output.values[:, :, index]
         if group.acts_on_plane:
             values = resample.move(values.flatten(1, 2), group.plane(g)).view_as(values)
         weights = None if output.weights is None else output.weights[:, index]
-        return GroupFeature(values, output.elements, weights, output.divergence)
+        return dataclasses.replace(output, values=values, weights=weights)
     if output.dim() == 4 and group.acts_on_plane:
         return resample.move(output, group.plane(g))
     return output
