@@ -66,10 +66,11 @@ def training_step(shape: Shape, conv: LiftConv2d | GroupConv2d, weighted: bool =
     with torch.no_grad():
         example = conv(values if shape.lift else GroupFeature(values, grid, None, divergence, conv.group)).values
     target = torch.randn_like(example)
+    learned = [values, *([] if weights is None else [weights]), *conv.parameters()]
 
     def run() -> None:
-        values.grad = None
-        conv.zero_grad()
+        for part in learned:
+            part.grad = None
         out = conv(values if shape.lift else GroupFeature(values, grid, weights, divergence, conv.group))
         extra = [] if out.weights is None else [out.weights, out.divergence]
         grads = [target, *(torch.ones_like(part) for part in extra)]
@@ -89,13 +90,12 @@ def bare_step(shape: Shape, conv: LiftConv2d | GroupConv2d) -> Program:
     """Forward and backward of `conv2d` with the expanded weight: the yardstick."""
     values, _ = _input(shape, conv, weighted=False)
     weight = expanded(conv).requires_grad_()
-    flat = values.detach().flatten(1, -3).requires_grad_()
     with torch.no_grad():
-        target = torch.randn_like(F.conv2d(flat, weight, padding=shape.padding))
+        target = torch.randn_like(F.conv2d(values.flatten(1, -3), weight, padding=shape.padding))
 
     def run() -> None:
-        flat.grad = weight.grad = None
-        F.conv2d(flat, weight, padding=shape.padding).backward(target)
+        values.grad = weight.grad = None
+        F.conv2d(values.flatten(1, -3), weight, padding=shape.padding).backward(target)
 
     return run
 

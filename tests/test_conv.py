@@ -160,7 +160,10 @@ def test_the_cyclic_path_is_the_direct_one(
 
 
 def test_the_path_is_chosen_by_shape() -> None:
-    assert not GroupConv2d(17, 17, 3, Hue(3)).cyclic
+    assert not GroupConv2d(12, 12, 3, Hue(3)).cyclic
+    assert not cyclic.pays(GroupConv2d(17, 17, 3, Hue(3)).kernel, positions=100)
+    assert cyclic.pays(GroupConv2d(17, 17, 3, Hue(3)).kernel, positions=576)
+    assert not cyclic.pays(GroupConv2d(110, 110, 3, Hue(3)).kernel, positions=1)
     assert GroupConv2d(110, 110, 3, Hue(3)).cyclic
     assert GroupConv2d(110, 110, 3, Hue(6)).cyclic
     assert not GroupConv2d(110, 110, 3, Rotations(4)).cyclic

@@ -115,7 +115,8 @@ class _GroupConvolution(nn.Module):
 
     def convolve(self, values: Tensor, weights: Tensor | None, v: Tensor | None, u: Tensor) -> Tensor:
         """values `(B, C, V, H, W)` at elements v, averaged under weights, to `(B, O, U, H', W')` at u."""
-        check_centred("convolution", self.group, values.shape[-2:], self.reach, self.stride, self.padding)
+        if self.stride > 1:
+            check_centred("convolution", self.group, values.shape[-2:], self.reach, self.stride, self.padding)
         if u.dim() == 3 or (v is not None and v.dim() == 3):
             return self._convolve_own(values, weights, v, u)
         ready = self.folded if self._folded_for(u, v) else None

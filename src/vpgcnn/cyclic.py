@@ -50,24 +50,29 @@ def products(m: int) -> int:
 
 
 def applies(kernel: TableKernel) -> bool:
-    """Whether the algorithm is right for this layer, and its channels enough to pay for the transforms.
+    """Whether the algorithm is right for this layer, and its channels enough for some map to pay.
 
-    Measured, forward + backward, on two AVX-512 cores (benchmarks/): the products saved must outweigh
-    the passes over memory that are added, and narrow convolutions do not fill the vector units.
+    Measured, forward + backward, on two AVX-512 cores (benchmarks/): narrow convolutions do not fill
+    the vector units, and the products saved must outweigh the passes over memory that are added.
     """
     group, m = kernel.group, kernel.group.order or 1
     if kernel.lift or group.acts_on_plane or len(group.axes) != 1 or m < 2:
         return False
-    r, narrow = products(m), min(kernel.in_channels, kernel.out_channels)
-    typical = 2 * kernel.in_channels * kernel.out_channels / (kernel.in_channels + kernel.out_channels)
-    return narrow >= 16 and (m**2 - r) * min(kernel.size**2, 9) * typical > 144 * (m + r)
+    return min(kernel.in_channels, kernel.out_channels) >= 16 and _saving(kernel, m) > 100
 
 
 def pays(kernel: TableKernel, positions: int) -> bool:
-    """Whether a map of so many output positions is large enough for the added calls to be worth it."""
+    """Whether a map of so many output positions is worth it: small ones need more channels."""
     m = kernel.group.order or 1
     saved = (m**2 - products(m)) * kernel.size**2 * kernel.in_channels * kernel.out_channels
-    return saved * positions > 2.5e6
+    return saved * positions > 2.5e6 and (positions >= 196 or _saving(kernel, m) > 144)
+
+
+def _saving(kernel: TableKernel, m: int) -> float:
+    """Products saved for each number that the transforms pass over."""
+    r = products(m)
+    typical = 2 * kernel.in_channels * kernel.out_channels / (kernel.in_channels + kernel.out_channels)
+    return (m**2 - r) * min(kernel.size**2, 9) * typical / (m + r)
 
 
 def _channels_last(channels: tuple[int, int], device: torch.device) -> bool:

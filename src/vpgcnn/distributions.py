@@ -47,40 +47,41 @@ class Distribution(ABC):
 
 
 class _WindowShare(torch.autograd.Function):
-    """The share of the window [−θ, θ] inside the cell distance ± half, all in units of π; and its slope.
+    """The share of the window [−θ, θ] inside the cell [near, far], all in units of π.
 
-    The covered length is piecewise linear in θ, so that only the choice of pieces needs care. On a
-    corner the piece above is taken, and at θ = 1, where there is none, the piece below: a window that
-    has closed to one cell feels what it would gain by opening, one that is full what it would gain by
-    closing. distance `(…, G, K)`, half `(K,)`, θ `(B, 1, K)`.
+    The covered length is piecewise linear in θ, so that only the slope on a corner needs care. There
+    the piece above is taken, and at θ = 1, where there is none, the piece below: a window that has
+    closed to one cell feels what it would gain by opening, one that is full what it would gain by
+    closing. near, far `(…, G, K)`, θ `(B, 1, K)`.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(distance: Tensor, half: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
-        hair = 16 * torch.finfo(theta.dtype).eps
-        probe = (theta + hair).clamp_max(1 - hair)
-        far, near = distance + half, distance - half
-        grows = (probe < far) & (probe > near)  # the window ends inside this cell
-        both = probe < -near  # it ends inside on either side
-        wraps = far + probe > 2  # its other end comes in over ±π
-        slope = grows.to(theta.dtype) + both.to(theta.dtype) + wraps.to(theta.dtype)
-        ends = torch.where(grows, theta, torch.minimum(far, theta)) - torch.where(both, -theta, near)
-        length = torch.where(probe > near, ends, 0.0) + torch.where(wraps, far + theta - 2, 0.0)
-        length = torch.where(length.abs() < 2 * hair, 0.0, length)  # a cell that is only touched weighs 0
-        share = length / (2 * theta)
-        return share, (slope / 2 - share) / theta
+    def forward(near: Tensor, far: Tensor, theta: Tensor) -> Tensor:
+        length = theta.clamp(near, far) - (-theta).clamp(near, far)
+        length = length + F.relu(far + theta - 2)  # the other end, where it comes in over ±π
+        # A cell that is only touched weighs exactly 0.
+        return F.threshold(length, 2 * _hair(theta), 0.0) / (2 * theta)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(output[1], inputs[2])
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs, output)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, Tensor]:
-        derivative, theta = ctx.saved_tensors
+        near, far, theta, share = ctx.saved_tensors
+        probe = (theta + _hair(theta)).clamp_max(1 - _hair(theta))
+        ends_here = (probe < far) & (probe > near)
+        ends_here_too = probe < -near  # on the other side of the identity
+        slope = ends_here.to(share.dtype) + ends_here_too.to(share.dtype) + (far + probe > 2).to(share.dtype)
+        derivative = (slope / 2 - share) / theta
         return None, None, (grads[0] * derivative).sum_to_size(theta.shape)
+
+
+def _hair(like: Tensor) -> float:
+    """A difference of angles that is nothing but rounding."""
+    return 16 * torch.finfo(like.dtype).eps
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +109,8 @@ class WindowDistribution(Distribution):
     def weights(self, elements: Tensor) -> Tensor:
         counts = self.group.counts(self.group.points_of(elements.shape[-2]))
         theta = self.theta.to(elements.dtype).clamp_min(NARROWEST).unsqueeze(1)
-        half = elements.new_tensor([1 / count for count in counts])
-        share, _ = _WindowShare.apply(elements.detach().abs() / math.pi, half, theta)
+        distance, half = elements.detach().abs() / math.pi, elements.new_tensor([1 / count for count in counts])
+        share: Tensor = _WindowShare.apply(distance - half, distance + half, theta)
         return share.prod(dim=-1) if len(counts) > 1 else share.squeeze(-1)
 
     def kl(self) -> Tensor:

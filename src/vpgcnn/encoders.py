@@ -50,7 +50,9 @@ class InvariantEncoder(nn.Module):
     def forward(self, feature: GroupFeature) -> Tensor:
         """feature `(B, C, G, H, W)` → raw parameters `(B, P)`."""
         with full_precision(feature.device):
-            x = feature.values.mean(dim=(-2, -1)).to(self.linear.weight.dtype).transpose(1, 2)  # B G C
+            # The mean as a sum: its gradient is then divided before it is spread over the map, not after.
+            positions = feature.shape[-2] * feature.shape[-1]
+            x = feature.values.sum(dim=(-2, -1), dtype=self.linear.weight.dtype).transpose(1, 2) / positions  # B G C
             share = None if feature.weights is None else feature.weights.to(x.dtype).unsqueeze(-1)
             if share is not None:
                 x = x * (share * share.shape[1])
