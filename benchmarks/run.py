@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,11 +19,13 @@ import torch
 
 from layers import SEPARABLE, Shape, bare_step, folded_pass, layer, training_step
 from pathwise import programs
+from report import update_documents, write
 from timing import Program, Row, ratio, row
 from vpgcnn import SO2, Full, Group, Hue, Variational
 from vpgcnn.kernels import KernelFactory
 
 HERE = Path(__file__).parent
+DEFAULT = HERE.parent / "results" / "bench.json"
 COLOR_CNN = [Shape(64, 17, 17, size, 3, 0) for size in (26, 12, 10, 8)] + [Shape(64, 17, 17, 6, 4, 0)]
 RESNET = [
     Shape(batch, width, width, size)
@@ -155,7 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", metavar="NAME", help="sections to measure, all without it")
     parser.add_argument("--seconds", type=float, default=3.0, help="time for each ratio")
-    parser.add_argument("--out", type=Path, default=HERE.parent / "results" / "bench.json")
+    parser.add_argument("--out", type=Path, default=DEFAULT)
     options = parser.parse_args()
     chosen = sections(options.seconds)
     unknown = set(options.only or ()) - set(chosen)
@@ -171,11 +172,12 @@ def main() -> None:
             goal = "" if result.goal is None else f"goal ≤ {result.goal:g}"
             print(f"{result.ratio:7.3f}  {goal:12} {verdict:8} {result.name}", flush=True)
             rows[result.name] = asdict(result)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = options.out.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(list(rows.values()), indent=1, ensure_ascii=False) + "\n")
-    temporary.replace(options.out)
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            write(options.out, json.dumps(list(rows.values()), indent=1, ensure_ascii=False) + "\n")
     print(f"written to {options.out}")
+    if options.out == DEFAULT:
+        update_documents(list(rows.values()))
+        print("and into docs/results.md and README.md")
 
 
 if __name__ == "__main__":

@@ -28,8 +28,10 @@ def _panel(title: str, angles: range, curves: dict[str, Tensor], shift: int) -> 
     for value in (0, 0.5, 1):
         parts.append(f'<line x1="{x(-180)}" x2="{x(180)}" y1="{y(value)}" y2="{y(value)}" stroke="#ddd"/>')
         parts.append(f'<text x="{x(-180) - 8}" y="{y(value) + 4}" text-anchor="end">{value:g}</text>')
-    for angle in (-180, -90, 0, 90, 180):
-        parts.append(f'<text x="{x(angle)}" y="{y(0) + 18}" text-anchor="middle">{angle}°</text>')
+    parts += [
+        f'<text x="{x(angle)}" y="{y(0) + 18}" text-anchor="middle">{angle}°</text>'
+        for angle in (-180, -90, 0, 90, 180)
+    ]
     for name, values in curves.items():
         low, high = values.quantile(0.1, dim=1), values.quantile(0.9, dim=1)
         band = " ".join(points(low) + points(high)[::-1])
@@ -55,8 +57,10 @@ def curves_svg(angles: range, curves: dict[str, dict[str, Tensor]]) -> str:
         for i, name in enumerate(curves)
     ]
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total} {below + 8}" font-family="system-ui, sans-serif" '
-        f'font-size="13" fill="#222"><rect width="100%" height="100%" fill="white"/>' + "\n".join(panels + legend) + "</svg>\n"
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total} {below + 8}" font-family="sans-serif" '
+        f'font-size="13" fill="#222"><rect width="100%" height="100%" fill="white"/>'
+        + "\n".join(panels + legend)
+        + "</svg>\n"
     )
 
 
@@ -71,7 +75,8 @@ def write_report(
     """Write `curves.svg` and `report.html` into the folder; the path of the latter."""
     figure = curves_svg(angles, curves)
     rows = "".join(
-        f"<tr><td>{digit}</td><td>{values.mean():.2f}</td><td>{values.std():.2f}</td></tr>" for digit, values in theta.items()
+        f"<tr><td>{digit}</td><td>{values.mean():.2f}</td><td>{values.std():.2f}</td></tr>"
+        for digit, values in theta.items()
     )
     page = f"""<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>vpgcnn: what a network learned about rotation</title>
@@ -82,7 +87,8 @@ svg{{width:100%;height:auto}}td,th{{padding:.2rem 1rem .2rem 0;text-align:left}}
 equivariant network cannot tell 6 from 9. The variational network learns, for each image, how far it may be turned.</p>
 {figure}
 <p>Lines: mean over held-out images. Bands: 10th to 90th percentile.</p>
-<table><tr><th>class</th><th>θ, share of all rotations used (last layer)</th><th>spread between images</th></tr>{rows}</table>
+<table><tr><th>class</th><th>θ, share of all rotations used (last layer)</th><th>spread between images</th></tr>
+{rows}</table>
 <p>Held-out accuracy: {accuracy["variational"]:.1%} variational, {accuracy["full"]:.1%} fully equivariant, {steps}
 training steps each, one seed. A demonstration on the embedded digits, not a benchmark.</p></html>
 """

