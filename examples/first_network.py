@@ -77,13 +77,17 @@ def curve(model: DigitNet, images: Tensor, label: int, angles: range) -> Tensor:
 
 
 @torch.no_grad()
-def last_theta(model: DigitNet, images: Tensor) -> Tensor:
-    """θ of the last layer for each image, read off the level by a hook."""
+def levels(model: DigitNet, images: Tensor) -> dict[str, Tensor]:
+    """θ for each image in the two layers that have a level, read off by hooks."""
     seen: list[Tensor] = []
-    hook = model.last.level.register_forward_hook(lambda _module, _inputs, q: seen.append(q.theta[:, 0]))
+    parts = {"first layer": model.lift.level, "last layer": model.last.level}
+    hooks = [
+        part.register_forward_hook(lambda _module, _inputs, q: seen.append(q.theta[:, 0])) for part in parts.values()
+    ]
     model.eval()(images)
-    hook.remove()
-    return seen[0]
+    for hook in hooks:
+        hook.remove()
+    return dict(zip(parts, seen, strict=True))
 
 
 def main() -> None:
@@ -103,9 +107,9 @@ def main() -> None:
     angles = range(-180, 181, 15)
     curves: dict[str, dict[str, Tensor]] = {}
     accuracy: dict[str, float] = {}
-    theta: dict[str, Tensor] = {}
-    levels: dict[str, LevelFactory] = {"variational": Variational, "full": Full}
-    for name, level in levels.items():
+    theta: dict[str, dict[str, Tensor]] = {}
+    networks: dict[str, LevelFactory] = {"variational": Variational, "full": Full}
+    for name, level in networks.items():
         print(f"training the {name} network on {len(images)} digits, {options.steps} steps", flush=True)
         torch.manual_seed(options.seed)
         model = DigitNet(level)
@@ -117,16 +121,14 @@ def main() -> None:
             digit: curve(model, test_images[test_labels == i][:50], i, angles) for i, digit in enumerate("67")
         }
         if level is Variational:
-            theta = {digit: last_theta(model, test_images[test_labels == i]) for i, digit in enumerate(CLASSES)}
+            theta = {digit: levels(model, test_images[test_labels == i]) for i, digit in enumerate(CLASSES)}
     report = write_report(options.out, angles, curves, accuracy, theta, options.steps)
     half, upright = angles.index(180), angles.index(0)
     six = curves["variational"]["6"].mean(dim=1)
     print(f"held-out accuracy: {accuracy['variational']:.1%} variational, {accuracy['full']:.1%} fully equivariant")
     print(f"confidence that a 6 is a 6: {six[upright]:.2f} upright, {six[half]:.2f} upside down")
-    print(
-        "share of all rotations that is used: "
-        + ", ".join(f"{key}s {value.mean():.2f}" for key, value in theta.items())
-    )
+    shares = ", ".join(f"{digit}s {parts['first layer'].mean():.2f}" for digit, parts in theta.items())
+    print(f"share of all rotations that the first layer uses: {shares}")
     print(f"report: {report}")
 
 
