@@ -69,15 +69,14 @@ def write_report(
     angles: range,
     curves: dict[str, dict[str, Tensor]],
     accuracy: dict[str, float],
-    theta: dict[str, dict[str, Tensor]],
+    theta: dict[str, Tensor],
     steps: int,
 ) -> Path:
     """Write `curves.svg` and `report.html` into the folder; the path of the latter."""
     figure = curves_svg(angles, curves)
     rows = "".join(
-        f"<tr><td>{digit}</td><td>{layer}</td><td>{values.mean():.2f}</td><td>{values.std():.2f}</td></tr>\n"
-        for digit, layers in theta.items()
-        for layer, values in layers.items()
+        f"<tr><td>{digit}</td><td>{values.mean():.2f}</td><td>{values.std():.2f}</td></tr>\n"
+        for digit, values in theta.items()
     )
     page = f"""<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>vpgcnn: what a network learned about rotation</title>
@@ -88,7 +87,7 @@ svg{{width:100%;height:auto}}td,th{{padding:.2rem 1rem .2rem 0;text-align:left}}
 equivariant network cannot tell 6 from 9. The variational network learns, for each image, how far it may be turned.</p>
 {figure}
 <p>Lines: mean over held-out images. Bands: 10th to 90th percentile.</p>
-<table><tr><th>class</th><th>layer</th><th>θ, share of all rotations used</th><th>spread between images</th></tr>
+<table><tr><th>class</th><th>θ, share of all rotations used</th><th>spread between images</th></tr>
 {rows}</table>
 <p>Held-out accuracy: {accuracy["variational"]:.1%} variational, {accuracy["full"]:.1%} fully equivariant, {steps}
 training steps each, one seed. A demonstration on the embedded digits, not a benchmark.</p></html>

@@ -25,12 +25,12 @@ from vpgcnn.levels import LevelFactory
 
 
 class DigitNet(nn.Module):
-    """Three convolutions over SO(2); the first and the last have the level that is asked for."""
+    """Three convolutions over SO(2); the last one, which sees the most of the image, has the level asked for."""
 
     def __init__(self, level: LevelFactory, points: int = 8) -> None:
         super().__init__()
         group, kernel = SO2(), partial(SirenKernel, omega=4.0)
-        self.lift = LiftConv2d(1, 10, 7, group, points=points, kernel=kernel, level=level, padding="same")
+        self.lift = LiftConv2d(1, 10, 7, group, points=points, kernel=kernel, padding="same")
         self.middle = GroupConv2d(10, 10, 5, group, points=points, kernel=kernel, padding="same")
         self.last = GroupConv2d(10, 20, 5, group, points=points, kernel=kernel, level=level)
         self.norms = nn.ModuleList(GroupBatchNorm(width) for width in (10, 10, 20))
@@ -77,17 +77,13 @@ def curve(model: DigitNet, images: Tensor, label: int, angles: range) -> Tensor:
 
 
 @torch.no_grad()
-def levels(model: DigitNet, images: Tensor) -> dict[str, Tensor]:
-    """θ for each image in the two layers that have a level, read off by hooks."""
+def theta_of(model: DigitNet, images: Tensor) -> Tensor:
+    """θ of the last layer for each image, read off its level by a hook."""
     seen: list[Tensor] = []
-    parts = {"first layer": model.lift.level, "last layer": model.last.level}
-    hooks = [
-        part.register_forward_hook(lambda _module, _inputs, q: seen.append(q.theta[:, 0])) for part in parts.values()
-    ]
+    hook = model.last.level.register_forward_hook(lambda _module, _inputs, q: seen.append(q.theta[:, 0]))
     model.eval()(images)
-    for hook in hooks:
-        hook.remove()
-    return dict(zip(parts, seen, strict=True))
+    hook.remove()
+    return seen[0]
 
 
 def main() -> None:
@@ -107,7 +103,7 @@ def main() -> None:
     angles = range(-180, 181, 15)
     curves: dict[str, dict[str, Tensor]] = {}
     accuracy: dict[str, float] = {}
-    theta: dict[str, dict[str, Tensor]] = {}
+    theta: dict[str, Tensor] = {}
     networks: dict[str, LevelFactory] = {"variational": Variational, "full": Full}
     for name, level in networks.items():
         print(f"training the {name} network on {len(images)} digits, {options.steps} steps", flush=True)
@@ -121,14 +117,14 @@ def main() -> None:
             digit: curve(model, test_images[test_labels == i][:50], i, angles) for i, digit in enumerate("67")
         }
         if level is Variational:
-            theta = {digit: levels(model, test_images[test_labels == i]) for i, digit in enumerate(CLASSES)}
+            theta = {digit: theta_of(model, test_images[test_labels == i]) for i, digit in enumerate(CLASSES)}
     report = write_report(options.out, angles, curves, accuracy, theta, options.steps)
     half, upright = angles.index(180), angles.index(0)
     six = curves["variational"]["6"].mean(dim=1)
     print(f"held-out accuracy: {accuracy['variational']:.1%} variational, {accuracy['full']:.1%} fully equivariant")
     print(f"confidence that a 6 is a 6: {six[upright]:.2f} upright, {six[half]:.2f} upside down")
-    shares = ", ".join(f"{digit}s {parts['first layer'].mean():.2f}" for digit, parts in theta.items())
-    print(f"share of all rotations that the first layer uses: {shares}")
+    shares = ", ".join(f"{digit}s {values.mean():.2f}" for digit, values in theta.items())
+    print(f"share of all rotations that is used: {shares}")
     print(f"report: {report}")
 
 

@@ -23,6 +23,9 @@ class Net(nn.Module):
         self.lift = LiftConv2d(3, 4, 3, Hue(3), level=Variational)
         self.norm = GroupLayerNorm(4)
         self.conv = GroupConv2d(4, 4, 3, Hue(3), level=Variational)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm1d):
+                module.eval()  # statistics of a batch are those of one process, as always without SyncBatchNorm
 
     def forward(self, images: Tensor) -> GroupFeature:
         return self.conv(self.norm(self.lift(images)).map(torch.relu))

@@ -149,7 +149,8 @@ def test_full_is_the_whole_group() -> None:
 def test_learned_says_the_same_for_all_images_and_variational_does_not() -> None:
     feature = random_feature(Hue(6), batch=8)
     learned, variational = Learned(Hue(6), 4), Variational(Hue(6), 4)
-    nn.init.normal_(variational.encoder.linear.weight)
+    nn.init.normal_(variational.encoder.linear.weight, std=0.01)
+    nn.init.constant_(variational.encoder.linear.bias, 0.5)
     assert learned(feature).theta.unique().numel() == 1
     assert variational(feature).theta.unique().numel() == 8
     assert learned(feature).theta[0].item() == pytest.approx(0.9)
@@ -194,7 +195,7 @@ def test_a_model_made_in_inference_mode_does_not_spoil_later_ones() -> None:
 
 
 def test_torch_func_goes_through_a_level() -> None:
-    level, feature = Variational(Hue(3), 4), random_feature(Hue(3))
+    level, feature = Variational(Hue(3), 4).eval(), random_feature(Hue(3))
     state = dict(level.named_parameters())
 
     def loss(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -206,15 +207,27 @@ def test_torch_func_goes_through_a_level() -> None:
 
 
 @pytest.mark.parametrize("level", [Variational(Hue(3), 4), Learned(Hue(3))], ids=["variational", "learned"])
-def test_levels_take_an_empty_batch(level) -> None:
-    assert level(random_feature(Hue(3), batch=0)).theta.shape == (0, 1)
+@pytest.mark.parametrize("batch", [0, 1])
+@pytest.mark.parametrize("training", [True, False])
+def test_levels_take_an_empty_batch_and_a_single_image(level, batch: int, training: bool) -> None:
+    assert level.train(training)(random_feature(Hue(3), batch=batch)).theta.shape == (batch, 1)
+
+
+def test_images_that_differ_little_get_levels_that_differ() -> None:
+    """What all images have in common does not drown what tells them apart."""
+    level = Variational(Hue(6), 8)
+    nn.init.normal_(level.encoder.linear.weight, std=0.05)
+    feature = random_feature(Hue(6), channels=8, batch=32).map(lambda x: 5 + 0.1 * x)
+    assert level(feature).theta.std() > 0.01
 
 
 def test_not_a_number_is_refused() -> None:
     feature = random_feature(Hue(3))
     feature.values[1, 0, 0, 0, 0] = float("nan")
-    with pytest.raises(ValueError, match="input of a level is not finite: image 1 of the batch"):
-        Variational(Hue(3), 4)(feature)
+    level = Variational(Hue(3), 4)
+    with pytest.raises(ValueError, match="input of a level is not finite: image 1 of 2 has NaN or infinity"):
+        level(feature)
+    assert torch.isfinite(level.encoder.standardise.running_mean).all()
 
 
 def test_pathwise_needs_a_continuous_group() -> None:
@@ -229,5 +242,5 @@ def test_the_encoder_refuses_another_number_of_elements() -> None:
 
 def test_levels_are_factories() -> None:
     level = partial(Variational, family=Window(initial=0.4))(SO2(), 4, 8)
-    assert level(random_feature(SO2(), 8)).theta.mean().item() == pytest.approx(0.4, abs=0.05)
+    assert level(random_feature(SO2(), 8, batch=16)).theta.mean().item() == pytest.approx(0.4, abs=0.05)
     assert "initial=0.4" in repr(level)

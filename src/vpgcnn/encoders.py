@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,6 +22,8 @@ class InvariantEncoder(nn.Module):
     group, one linear layer. The first convolution looks at the neighbours of each element (a
     circular convolution of size 3 on a circle) where the group is finite; a continuous group has no
     nearest neighbours, and both are pointwise. Elements count by their weights in both means.
+    What the linear layer sees is standardised over images (a batch norm without parameters): images
+    differ little in such pooled features, and without it all of them get the same level for long.
     The activation is SiLU: pooled features are alike for all images at the start, so that a ReLU
     could be off for every one of them and never learn.
 
@@ -39,11 +43,12 @@ class InvariantEncoder(nn.Module):
         self.register_buffer("neighbours", picks, persistent=False)
         self.first = nn.Linear(channels * taps, channels)
         self.second = nn.Linear(channels, channels)
+        self.standardise = nn.BatchNorm1d(channels, affine=False)
         self.linear = nn.Linear(channels, start.numel())
         for layer in (self.first, self.second):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             nn.init.zeros_(layer.bias)
-        nn.init.normal_(self.linear.weight, std=0.01 * channels**-0.5)
+        nn.init.normal_(self.linear.weight, std=0.05 * channels**-0.5)
         with torch.no_grad():
             self.linear.bias.copy_(start)
 
@@ -64,5 +69,18 @@ class InvariantEncoder(nn.Module):
             x = F.silu(self.first(x))
             x = F.silu(self.second(x))
             pooled = x.mean(dim=1) if share is None else (x * share).sum(dim=1)
-            raw: Tensor = self.linear(pooled)
+            raw: Tensor = self.linear(self._standardised(pooled))
             return raw
+
+    def _standardised(self, pooled: Tensor) -> Tensor:
+        """`(B, C)` with mean 0 and variance 1 over images; a single image has only the running statistics."""
+        norm = self.standardise
+        visible = pooled.device.type != "meta" and not torch.compiler.is_compiling()
+        if visible and not math.isfinite(pooled.detach().sum()):
+            # Before the running statistics see it: they would not recover.
+            image = int((~pooled.isfinite()).any(dim=1).nonzero()[0])
+            raise ValueError(f"the input of a level is not finite: image {image} of {len(pooled)} has NaN or infinity")
+        if norm.training and pooled.shape[0] < 2:
+            return F.batch_norm(pooled, norm.running_mean, norm.running_var, eps=norm.eps)
+        out: Tensor = norm(pooled)
+        return out
