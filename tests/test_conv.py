@@ -1,6 +1,7 @@
 import math
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -178,7 +179,7 @@ def test_the_path_is_chosen_by_shape() -> None:
 def test_kernels_that_are_never_built_give_the_same(double: None, own_input: bool, own_output: bool) -> None:
     """Each image by itself, with its elements shared by a batch of one, is the oracle: values and gradients."""
     if not (own_input or own_output):
-        pytest.skip("nothing of an image's own")
+        pytest.skip("elements shared on both sides: the ordinary path")
     conv = GroupConv2d(3, 4, 5, SO2(), points=4, padding=1, stride=2)
     values, weights = torch.randn(3, 3, 5, 9, 9), torch.rand(3, 5)
     weights = weights / weights.sum(dim=1, keepdim=True)
@@ -372,7 +373,7 @@ def test_given_elements_get_weights_that_sum_to_one(elements: Tensor) -> None:
             lambda: LiftConv2d(1, 2, 3, SO2(), points=4)(torch.rand(2, 1, 8, 8), elements=torch.rand(3, 4, 1)),
             "expected elements for 2 images, got 3",
         ),
-        (lambda: LiftConv2d(1, 4, 3, SO2()), "how many elements to use, got None"),
+        (lambda: LiftConv2d(1, 4, 3, SO2()), "how many angles to use .*, got points=None"),
         (
             lambda: GroupConv2d(4, 4, 3, Hue(3))(random_feature(Hue(6))),
             r"expected a feature on Hue\(m=3\), got one on Hue\(m=6\)",
@@ -413,6 +414,25 @@ def test_an_empty_batch_is_fine(key: str) -> None:
 def test_shapes_can_be_worked_out_without_data() -> None:
     model = SmallNet(SO2(), 4, level=Variational).eval().to("meta")
     assert model(torch.rand(2, 3, 8, 8, device="meta"))[0].shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    "wrong", [np.zeros((1, 3, 8, 8), dtype=np.float32), random_feature(Hue(3))], ids=["numpy", "feature"]
+)
+def test_a_lift_takes_images_as_tensors(wrong) -> None:
+    with pytest.raises(TypeError, match=f"LiftConv2d takes images as a tensor B×C×H×W, got {type(wrong).__name__}"):
+        LiftConv2d(3, 4, 3, Hue(3))(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["full", Window(), Variational(Hue(3), 4)], ids=["name", "family", "instance"])
+def test_a_level_is_a_class_or_factory(wrong) -> None:
+    with pytest.raises(TypeError, match="level must be a class or factory such as Variational"):
+        LiftConv2d(3, 4, 3, Hue(3), level=wrong)
+
+
+def test_features_are_joined_not_added() -> None:
+    with pytest.raises(TypeError, match="use join"):
+        random_feature(Hue(3)) + random_feature(Hue(3))
 
 
 def test_an_image_is_not_a_feature() -> None:

@@ -62,8 +62,8 @@ class _GroupConvolution(nn.Module):
         super().__init__()
         if not isinstance(group, Group):
             raise TypeError(f"group must be a value such as Hue(3), got {group!r}")
-        if isinstance(level, nn.Module):
-            raise TypeError(f"level must be a class or factory such as Variational, got an instance: {level!r}")
+        if isinstance(level, nn.Module) or not callable(level):
+            raise TypeError(f"level must be a class or factory such as Variational, got {level!r}")
         for name, value in (("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation)):
             check_whole(name, value, 1)
         if self.lifts and group.acts_on_rgb and in_channels != 3:
@@ -242,6 +242,8 @@ class LiftConv2d(_GroupConvolution):
         generator: for the random offset and the noise of training (not under `torch.compile`, which
         cannot take one as an argument: seed the default generator there).
         """
+        if not isinstance(image, Tensor):
+            raise TypeError(f"LiftConv2d takes images as a tensor B×C×H×W, got {type(image).__name__}")
         if image.dim() != 4:
             raise ValueError(f"expected images B×C×H×W, got shape {tuple(image.shape)}")
         check_rgb(self.group, image)

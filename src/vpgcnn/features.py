@@ -100,6 +100,10 @@ class GroupFeature:
         """Apply a pointwise function (an activation) to the values. Equivariant."""
         return self.with_values(function(self.values))
 
+    def __add__(self, other: object) -> GroupFeature:
+        """Refused: a sum has to say what becomes of weights and divergence, so use `join`."""
+        raise TypeError("features are not added: use join(a, b, origin=the feature where the branches part)")
+
     def detach(self) -> GroupFeature:
         weights = None if self.weights is None else self.weights.detach()
         parts = self.values.detach(), self.elements.detach(), weights, self.divergence.detach()
