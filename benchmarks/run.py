@@ -72,16 +72,24 @@ def against_bare(
 def total_against_bare(name: str, group: Group, shapes: list[Shape], goal: float, seconds: float) -> Iterator[Row]:
     """All shapes of a network in turn, as in a training step."""
     convs = [layer(shape, group, None, SEPARABLE) for shape in shapes]
-    ours = together([training_step(shape, conv) for shape, conv in zip(shapes, convs, strict=True)])
-    bare = together([bare_step(shape, conv) for shape, conv in zip(shapes, convs, strict=True)])
+    pairs = [(training_step(shape, conv), bare_step(shape, conv)) for shape, conv in zip(shapes, convs, strict=True)]
+    yield from total(name, pairs, shapes, goal, seconds)
+
+
+def total(
+    name: str, pairs: list[tuple[Program, Program]], shapes: list[Shape], goal: float, seconds: float
+) -> Iterator[Row]:
+    """Each shape by itself, then all of them one after the other: large maps weigh most in that."""
+    for shape, (ours, bare) in zip(shapes, pairs, strict=True):
+        yield row(f"{name}: {shape}", ratio(ours, bare, seconds=seconds), None, str(shape))
+    ours, bare = (together(list(side)) for side in zip(*pairs, strict=True))
     yield row(f"{name}: total", ratio(ours, bare, seconds=3 * seconds), goal, "; ".join(map(str, shapes)))
 
 
 def folded_against_bare(name: str, group: Group, shapes: list[Shape], goal: float, seconds: float) -> Iterator[Row]:
     """Evaluation with cached kernels over the bare `conv2d`, all shapes in turn."""
     pairs = [folded_pass(shape, layer(shape, group, None, SEPARABLE)) for shape in shapes]
-    ours, bare = (together(list(side)) for side in zip(*pairs, strict=True))
-    yield row(f"{name}: total", ratio(ours, bare, seconds=3 * seconds), goal, "; ".join(map(str, shapes)))
+    yield from total(name, pairs, shapes, goal, seconds)
 
 
 def against_full(

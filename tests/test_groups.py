@@ -188,6 +188,7 @@ def test_groups_are_values() -> None:
         (lambda: Product(SO2(), Rotations(4)), "both act on the plane"),
         (lambda: Product(Hue(3), Hue(3)), "both act on RGB"),
         (lambda: SO2().grid(), "how many angles to use .*, got points=None"),
+        (lambda: SO2().grid(4.0), "got points=4.0"),  # type: ignore[arg-type]
         (lambda: Hue(3).grid(5), "exactly 3 elements, got 5"),
         (lambda: Hue(3).grid(offset=0.1), "cannot be shifted, got offset 0.1"),
         (lambda: Hue(3).element(0.3), "hue angle 0.3 is not one of the 3"),

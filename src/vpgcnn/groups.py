@@ -122,7 +122,7 @@ class Group(ABC):
         if self.order is not None:
             if points not in (None, self.order):
                 raise ValueError(f"{self} has exactly {self.order} elements, got {points}")
-        elif points is None or points < 1:
+        elif not isinstance(points, int) or points < 1:
             raise ValueError(f"{self} is continuous: say how many angles to use (points=8, say), got points={points}")
         return tuple(axis.order or points or 0 for axis in self.axes)
 
