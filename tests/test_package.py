@@ -10,6 +10,8 @@ import vpgcnn
 
 SOURCE = Path(vpgcnn.__file__).parent
 ORDER = [
+    "errors",
+    "processes",
     "precision",
     "resample",
     "groups",
@@ -24,6 +26,45 @@ ORDER = [
     "norm",
     "pool",
     "testing",
+    "models.config",
+    "models.base",
+    "models.se2",
+    "models.registry",
+    "models",
+    "objective",
+    "data.config",
+    "data.files",
+    "data.base",
+    "data.augment",
+    "data.mnist",
+    "data.cifar",
+    "data.own",
+    "data.registry",
+    "data",
+    "training.config",
+    "training.recipes",
+    "training.seeds",
+    "training.serial",
+    "training.checkpoint",
+    "training.run",
+    "training.progress",
+    "training.loop",
+    "training",
+    "analysis.levels",
+    "analysis.curves",
+    "analysis",
+    "report",
+    "commands.common",
+    "commands.use",
+    "commands.train",
+    "commands.evaluate",
+    "commands.predict",
+    "commands.models",
+    "commands.datasets",
+    "commands.info",
+    "commands",
+    "cli",
+    "__main__",
 ]
 
 
@@ -34,15 +75,34 @@ def test_import_brings_nothing_heavy() -> None:
     assert result.stdout.strip() == "[]"
 
 
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in SOURCE.rglob("*.py"):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        found[".".join(part for part in parts if part != "__init__")] = path
+    return {name: path for name, path in found.items() if name}
+
+
 def test_imports_point_downwards() -> None:
     """A file imports only from files above it in the list."""
-    assert sorted(ORDER) == sorted(path.stem for path in SOURCE.glob("*.py") if path.stem != "__init__")
+    files = modules()
+    assert sorted(ORDER) == sorted(files)
     for position, name in enumerate(ORDER):
-        tree = ast.parse((SOURCE / f"{name}.py").read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("vpgcnn"):
-                inner = [node.module.removeprefix("vpgcnn.")] if "." in node.module else [a.name for a in node.names]
-                assert all(ORDER.index(other) < position for other in inner), f"{name} imports {inner}"
+        for node in ast.walk(ast.parse(files[name].read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("vpgcnn"):
+                continue
+            home = (node.module or "").removeprefix("vpgcnn").removeprefix(".")
+            for alias in node.names:
+                inner = f"{home}.{alias.name}".removeprefix(".")
+                other = inner if inner in files else home
+                if other:
+                    assert ORDER.index(other) < position, f"{name} imports {other}"
+
+
+def test_help_waits_for_nothing() -> None:
+    code = "import sys, vpgcnn.cli; vpgcnn.cli.main(['--help']); print('torch' in sys.modules, 'numpy' in sys.modules)"
+    result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "False False"
 
 
 def test_public_names_are_there_and_documented() -> None:

@@ -1,16 +1,22 @@
 """vpgcnn: networks that learn, for each image, how much of a symmetry to use."""
 
-from vpgcnn.centring import EquivarianceWarning
-from vpgcnn.conv import GroupConv2d, LiftConv2d, fold, folded, unfold
-from vpgcnn.encoders import InvariantEncoder
-from vpgcnn.features import GroupFeature
-from vpgcnn.groups import O2, SO2, Dihedral, Group, Hue, Product, Rotations
-from vpgcnn.kernels import SirenKernel, TableKernel
-from vpgcnn.levels import Full, GumbelSoftmax, Learned, Pathwise, RankedSoftmax, Variational, Window
-from vpgcnn.norm import GroupBatchNorm, GroupDropout, GroupLayerNorm
-from vpgcnn.pool import GroupPool, SpatialPool, join
+from __future__ import annotations
 
-__version__ = "0.1.0"
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vpgcnn.centring import EquivarianceWarning
+    from vpgcnn.conv import GroupConv2d, LiftConv2d, fold, folded, unfold
+    from vpgcnn.encoders import InvariantEncoder
+    from vpgcnn.features import GroupFeature
+    from vpgcnn.groups import O2, SO2, Dihedral, Group, Hue, Product, Rotations
+    from vpgcnn.kernels import SirenKernel, TableKernel
+    from vpgcnn.levels import Full, GumbelSoftmax, Learned, Pathwise, RankedSoftmax, Variational, Window
+    from vpgcnn.norm import GroupBatchNorm, GroupDropout, GroupLayerNorm
+    from vpgcnn.pool import GroupPool, SpatialPool, join
+
+__version__ = "0.2.0"
 
 __all__ = [
     "O2",
@@ -44,3 +50,29 @@ __all__ = [
     "join",
     "unfold",
 ]
+
+# Names are brought in when they are first used, so that `vpgcnn --help` does not wait for torch.
+_HOMES = {
+    "centring": ("EquivarianceWarning",),
+    "conv": ("GroupConv2d", "LiftConv2d", "fold", "folded", "unfold"),
+    "encoders": ("InvariantEncoder",),
+    "features": ("GroupFeature",),
+    "groups": ("O2", "SO2", "Dihedral", "Group", "Hue", "Product", "Rotations"),
+    "kernels": ("SirenKernel", "TableKernel"),
+    "levels": ("Full", "GumbelSoftmax", "Learned", "Pathwise", "RankedSoftmax", "Variational", "Window"),
+    "norm": ("GroupBatchNorm", "GroupDropout", "GroupLayerNorm"),
+    "pool": ("GroupPool", "SpatialPool", "join"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'vpgcnn' has no attribute {name!r}")
+    value = getattr(import_module(f"vpgcnn.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

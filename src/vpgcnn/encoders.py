@@ -11,8 +11,43 @@ from torch import Tensor, nn
 from vpgcnn.features import GroupFeature
 from vpgcnn.groups import Group, neighbour_index
 from vpgcnn.precision import full_precision
+from vpgcnn.processes import across, sum_over_processes
 
-__all__ = ["InvariantEncoder"]
+__all__ = ["InvariantEncoder", "Standardise"]
+
+
+class Standardise(nn.BatchNorm1d):
+    """A batch norm without parameters, `(B, C)` → `(B, C)`: mean 0 and variance 1 over images.
+
+    A single image in training has only the running statistics. `norm.synchronise` lets the
+    statistics be those of all processes.
+    """
+
+    synchronised = False
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, affine=False)
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        if self.training and self.synchronised and across():
+            return self._together(input)
+        if self.training and input.shape[0] < 2:
+            return F.batch_norm(input, self.running_mean, self.running_var, eps=self.eps)
+        out: Tensor = super().forward(input)
+        return out
+
+    def _together(self, pooled: Tensor) -> Tensor:
+        images = sum_over_processes(pooled.new_tensor(float(pooled.shape[0])))
+        mean = sum_over_processes(pooled.sum(dim=0)) / images
+        var = sum_over_processes((pooled - mean).square().sum(dim=0)) / images
+        with torch.no_grad():
+            self.num_batches_tracked.add_(1)
+            self.running_mean.lerp_(mean, self.momentum or 0.0)
+            self.running_var.lerp_(var * images / (images - 1), self.momentum or 0.0)
+        return (pooled - mean) * (var + self.eps).rsqrt()
 
 
 class InvariantEncoder(nn.Module):
@@ -43,7 +78,7 @@ class InvariantEncoder(nn.Module):
         self.register_buffer("neighbours", picks, persistent=False)
         self.first = nn.Linear(channels * taps, channels)
         self.second = nn.Linear(channels, channels)
-        self.standardise = nn.BatchNorm1d(channels, affine=False)
+        self.standardise = Standardise(channels)
         self.linear = nn.Linear(channels, start.numel())
         for layer in (self.first, self.second):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
@@ -73,14 +108,11 @@ class InvariantEncoder(nn.Module):
             return raw
 
     def _standardised(self, pooled: Tensor) -> Tensor:
-        """`(B, C)` with mean 0 and variance 1 over images; a single image has only the running statistics."""
-        norm = self.standardise
+        """`(B, C)` with mean 0 and variance 1 over images."""
         visible = pooled.device.type != "meta" and not torch.compiler.is_compiling()
         if visible and not math.isfinite(pooled.detach().sum()):
             # Before the running statistics see it: they would not recover.
             image = int((~pooled.isfinite()).any(dim=1).nonzero()[0])
             raise ValueError(f"the input of a level is not finite: image {image} of {len(pooled)} has NaN or infinity")
-        if norm.training and pooled.shape[0] < 2:
-            return F.batch_norm(pooled, norm.running_mean, norm.running_var, eps=norm.eps)
-        out: Tensor = norm(pooled)
+        out: Tensor = self.standardise(pooled)
         return out

@@ -6,10 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vpgcnn.encoders import Standardise
 from vpgcnn.features import GroupFeature
 from vpgcnn.precision import full_precision, uniform
+from vpgcnn.processes import across, sum_over_processes
 
-__all__ = ["GroupBatchNorm", "GroupDropout", "GroupLayerNorm"]
+__all__ = ["GroupBatchNorm", "GroupDropout", "GroupLayerNorm", "synchronise"]
 
 
 def _check_channels(feature: GroupFeature, channels: int) -> None:
@@ -27,8 +29,10 @@ class GroupBatchNorm(nn.Module):
 
     In training an element counts in the statistics by its weight, so one that was left out counts
     nothing and every image counts the same. Evaluation uses the running statistics.
+    Under data parallelism the statistics are those of one process until `synchronise(model)` is called.
     """
 
+    synchronised = False
     running_mean: Tensor
     running_var: Tensor
     num_batches_tracked: Tensor
@@ -46,8 +50,12 @@ class GroupBatchNorm(nn.Module):
         _check_channels(feature, self.channels)
         if self.training:
             self.num_batches_tracked.add_(1)
-        if self.training and feature.weights is not None:
-            return feature.with_values(self._weighted(feature.values, feature.weights))
+        synchronised = self.synchronised and across()
+        if self.training and (feature.weights is not None or synchronised):
+            weights = feature.weights
+            if weights is None:
+                weights = self.weight.new_full((feature.shape[0], feature.shape[2]), 1 / feature.shape[2])
+            return feature.with_values(self._weighted(feature.values, weights, synchronised))
         flat = F.batch_norm(
             feature.values.flatten(2),
             self.running_mean,
@@ -60,16 +68,20 @@ class GroupBatchNorm(nn.Module):
         )
         return feature.with_values(flat.view_as(feature.values))
 
-    def _weighted(self, values: Tensor, weights: Tensor) -> Tensor:
+    def _weighted(self, values: Tensor, weights: Tensor, synchronised: bool) -> Tensor:
+        def together(part: Tensor) -> Tensor:
+            return sum_over_processes(part) if synchronised else part
+
         with full_precision(values.device):
-            share = (weights / weights.shape[0]).to(self.weight.dtype).unsqueeze(1)  # B 1 G, sums to 1
+            images = together(self.weight.new_tensor(float(weights.shape[0])))
+            share = (weights.to(self.weight.dtype) / images).unsqueeze(1)  # B 1 G, sums to 1
             exact = values.to(share.dtype)
             spread, centre = torch.var_mean(exact, dim=(-2, -1), correction=0)
-            mean = (centre * share).sum(dim=(0, 2))
-            var = (((centre - mean[:, None]).square() + spread) * share).sum(dim=(0, 2))
+            mean = together((centre * share).sum(dim=(0, 2)))
+            var = together((((centre - mean[:, None]).square() + spread) * share).sum(dim=(0, 2)))
             with torch.no_grad():
                 # Bessel's factor for as many values as the weights amount to.
-                count = values.shape[-2] * values.shape[-1] / share.square().sum()
+                count = values.shape[-2] * values.shape[-1] / together(share.square().sum())
                 unbiased = var * (count / (count - 1).clamp_min(1))
                 self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
                 self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
@@ -79,6 +91,17 @@ class GroupBatchNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.channels}, eps={self.eps}, momentum={self.momentum}"
+
+
+def synchronise(model: nn.Module) -> nn.Module:
+    """Let all batch statistics of a model be those of the batches of all processes together.
+
+    Two processes then compute what one does with the batch of both. Returns the model.
+    """
+    for module in model.modules():
+        if isinstance(module, GroupBatchNorm | Standardise):
+            module.synchronised = True
+    return model
 
 
 class GroupLayerNorm(nn.Module):

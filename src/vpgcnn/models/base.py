@@ -1,0 +1,79 @@
+"""What every network answers, and how names become groups and levels."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+from torch import Tensor
+
+from vpgcnn.errors import UserError
+from vpgcnn.groups import O2, SO2, Group, Rotations
+from vpgcnn.levels import Family, Full, Learned, LevelFactory, Pathwise, Variational, Window
+from vpgcnn.models.config import FamilyName, GroupName, LevelName
+
+__all__ = ["Placement", "Prediction", "group_of"]
+
+
+class Prediction(NamedTuple):
+    """What a network says of images.
+
+    logits: `(B, classes)`. divergence: `(B,)`, the KL of all its levels, 0 where there are none.
+    """
+
+    logits: Tensor
+    divergence: Tensor
+
+
+def group_of(name: GroupName, elements: int) -> tuple[Group, int | None]:
+    """A group and its number of points: "t2" is the trivial group, an ordinary network."""
+    if elements < 1:
+        raise UserError(f"elements must be at least 1, got {elements}")
+    if name == "t2":
+        return Rotations(1), None
+    if name == "rotations":
+        return Rotations(elements), None
+    if name == "so2":
+        return SO2(), elements
+    if name == "o2":
+        return O2(), elements
+    raise UserError(f"unknown group {name!r}: choose t2, rotations, so2 or o2")
+
+
+class Placement:
+    """Which layer has which level.
+
+    level: "full" and "learned" are for all layers. "variational" is for the layers named in `where`,
+    the others have the level `elsewhere`. initial: θ at the start of training.
+    """
+
+    def __init__(
+        self, level: LevelName, where: tuple[str, ...], elsewhere: LevelName, family: FamilyName, initial: float
+    ) -> None:
+        self.level, self.where, self.elsewhere = level, where, elsewhere
+        if family not in ("window", "pathwise"):
+            raise UserError(f"unknown family {family!r}: choose window or pathwise")
+        if not 0 < initial <= 1:
+            raise UserError(f"initial is a θ in (0, 1], got {initial}")
+        self.family: Family = Window(initial=initial) if family == "window" else Pathwise(initial=initial)
+        self.seen: list[str] = []
+
+    def __call__(self, layer: str) -> LevelFactory:
+        """The level of a layer, as the factory that layers take."""
+        self.seen.append(layer)
+        chosen = self.level
+        if chosen == "variational" and layer not in self.where:
+            chosen = self.elsewhere
+        if chosen == "full":
+            return Full
+        if chosen == "learned":
+            return partial(Learned, family=self.family)
+        if chosen == "variational":
+            return partial(Variational, family=self.family)
+        raise UserError(f"unknown level {chosen!r}: choose full, learned or variational")
+
+    def check(self) -> None:
+        """After all layers were made: complain of names in `where` that none of them has."""
+        unknown = [layer for layer in self.where if layer not in self.seen]
+        if self.level == "variational" and unknown:
+            raise UserError(f"no layer is called {unknown[0]!r}: choose from {', '.join(self.seen)}")

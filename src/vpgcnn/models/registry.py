@@ -1,0 +1,54 @@
+"""Networks by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from vpgcnn.errors import UserError
+from vpgcnn.models.config import ModelConfig, SE2Config
+from vpgcnn.models.se2 import SE2Net
+
+__all__ = ["MODELS", "Entry", "build", "count_parameters"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A network that `vpgcnn models` lists: its configuration, and what it is for."""
+
+    config: ModelConfig
+    in_channels: int
+    classes: int
+    about: str
+
+
+DIGITS = SE2Config(
+    elements=8, block="plain", widths=(10, 10, 20), kernel_sizes=(7, 5, 5), where=("last",), elsewhere="full",
+    group_pool="mean", hidden=32, omega=4.0,
+)  # fmt: skip
+
+MODELS = {
+    "se2-resnet": Entry(SE2Config(), 3, 10, "the paper's SE(2) ResNet for CIFAR"),
+    "se2-resnet-small": Entry(
+        SE2Config(widths=(12, 12, 24, 24), kernel_sizes=(5, 5, 3), stem_pool=True, hidden=32),
+        3,
+        10,
+        "a narrow SE(2) ResNet with early pooling, for two CPU cores",
+    ),
+    "se2-net": Entry(DIGITS, 1, 3, "the small SE(2) net for MNIST67-180"),
+}
+
+
+def build(config: ModelConfig, in_channels: int, classes: int) -> nn.Module:
+    """A network with random weights: images `(B, in_channels, H, W)` → `Prediction`."""
+    if in_channels < 1 or classes < 2:
+        raise UserError(f"a network needs channels and at least 2 classes, got {in_channels} and {classes}")
+    if isinstance(config, SE2Config):
+        return SE2Net(config, in_channels, classes)
+    raise UserError(f"no network is configured by {config!r}")
+
+
+def count_parameters(model: nn.Module) -> int:
+    """How many numbers training adjusts."""
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,145 @@
+"""The network on SE(2): the paper's ResNet, the small net for digits and the T(2) baseline are this one."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vpgcnn.conv import GroupConv2d, LiftConv2d
+from vpgcnn.errors import UserError
+from vpgcnn.features import GroupFeature
+from vpgcnn.kernels import SirenKernel
+from vpgcnn.models.base import Placement, Prediction, group_of
+from vpgcnn.models.config import SE2Config
+from vpgcnn.norm import GroupBatchNorm
+from vpgcnn.pool import GroupPool, SpatialPool, join
+
+__all__ = ["SE2Net"]
+
+
+class SE2Net(nn.Module):
+    """Equivariant to rotations as far as the levels allow; the logits are then invariant.
+
+    lift → [stage → pool] × S → last (no padding) → pool over group and space → linear. With blocks
+    "residual" and four widths this is the paper's SE(2) ResNet, with "plain" its small net for digits,
+    with group "t2" the ordinary ResNet of the same size.
+    """
+
+    blur: Tensor | None
+
+    def __init__(self, config: SE2Config, in_channels: int, classes: int) -> None:
+        super().__init__()
+        if len(config.widths) < 2 or min(config.widths) < 1:
+            raise UserError(f"widths are those of the lift, the stages and the last layer, got {config.widths}")
+        if len(config.kernel_sizes) != 3 or any(size < 1 or size % 2 == 0 for size in config.kernel_sizes):
+            raise UserError(f"kernel_sizes are three odd numbers (lift, stages, last), got {config.kernel_sizes}")
+        self.config = config
+        self.group, points = group_of(config.group, config.elements)
+        place = Placement(config.level, config.where, config.elsewhere, config.family, config.initial)
+        kernel = partial(SirenKernel, hidden=config.hidden, omega=config.omega)
+        lift_size, size, last_size = config.kernel_sizes
+        wide, *stages, final = config.widths
+
+        def conv(inner: int, outer: int, name: str, kernel_size: int, padding: int) -> GroupConv2d:
+            return GroupConv2d(
+                inner, outer, kernel_size, self.group,
+                points=points, level=place(name), kernel=kernel, padding=padding, bias=False,
+            )  # fmt: skip
+
+        self.lift = LiftConv2d(
+            in_channels, wide, lift_size, self.group,
+            points=points, level=place("lift"), kernel=kernel, padding="same", bias=False,
+        )  # fmt: skip
+        self.lift_norm = GroupBatchNorm(wide)
+        self.stages = nn.ModuleList()
+        for number, outer in enumerate(stages, start=1):
+            name = f"stage{number}"
+            first = conv(wide, outer, f"{name}.first", size, size // 2)
+            if config.block == "residual":
+                self.stages.append(ResidualStage(first, conv(outer, outer, f"{name}.second", size, size // 2)))
+            else:
+                self.stages.append(PlainStage(first))
+            wide = outer
+        self.last = conv(wide, final, "last", last_size, 0)
+        self.last_norm = GroupBatchNorm(final)
+        place.check()
+        self.pool = SpatialPool("max", 2, antialias=config.antialias)
+        self.group_pool = GroupPool(config.group_pool)
+        self.head = nn.Linear(final, classes)
+        self.register_buffer("blur", _gaussian(config.smooth), persistent=False)
+
+    def forward(self, images: Tensor) -> Prediction:
+        """Images `(B, C, H, W)` to logits `(B, classes)` and the KL of the levels `(B,)`."""
+        if self.blur is not None:
+            images = _blurred(images, self.blur)
+        x = self.lift_norm(self.lift(images)).map(F.relu)
+        if self.config.stem_pool:
+            x = self._pooled(x)
+        for stage in self.stages:
+            x = self._pooled(stage(x))
+        x = self.last_norm(self.last(x)).map(F.relu)
+        pooled = self.group_pool(x)
+        pooled = pooled.amax(dim=(-2, -1)) if self.config.space_pool == "max" else pooled.mean(dim=(-2, -1))
+        return Prediction(self.head(pooled), x.divergence)
+
+    def _pooled(self, x: GroupFeature) -> GroupFeature:
+        x = self.pool(x)
+        return x.map(_on_disc) if self.config.disc else x
+
+
+class PlainStage(nn.Module):
+    """Equivariant as far as its level allows: convolution, norm, ReLU."""
+
+    def __init__(self, first: GroupConv2d) -> None:
+        super().__init__()
+        self.first, self.first_norm = first, GroupBatchNorm(first.out_channels)
+
+    def forward(self, x: GroupFeature) -> GroupFeature:
+        return self.first_norm(self.first(x)).map(F.relu)
+
+
+class ResidualStage(nn.Module):
+    """Equivariant as far as its levels allow: two convolutions, and a shortcut that acts at each point alone."""
+
+    def __init__(self, first: GroupConv2d, second: GroupConv2d) -> None:
+        super().__init__()
+        inner, outer = first.in_channels, second.out_channels
+        self.first, self.first_norm = first, GroupBatchNorm(first.out_channels)
+        self.second, self.second_norm = second, GroupBatchNorm(outer)
+        self.shortcut = nn.Conv3d(inner, outer, 1, bias=False) if inner != outer else None
+        self.shortcut_norm = GroupBatchNorm(outer) if inner != outer else None
+
+    def forward(self, x: GroupFeature) -> GroupFeature:
+        out = self.first_norm(self.first(x)).map(F.relu)
+        out = self.second_norm(self.second(out, elements=x.elements))  # where the shortcut is
+        across = x if self.shortcut is None or self.shortcut_norm is None else self.shortcut_norm(x.map(self.shortcut))
+        return join(out, across, origin=x).map(F.relu)
+
+
+def _on_disc(values: Tensor) -> Tensor:
+    """Values `(..., H, W)` where the pixel's centre is in the largest disc, 0 elsewhere."""
+    height, width = values.shape[-2:]
+    y, x = (
+        (torch.arange(size, device=values.device) - (size - 1) / 2) / (min(height, width) / 2)
+        for size in (height, width)
+    )
+    return values * (y[:, None].square() + x.square() <= 1).to(values.dtype)
+
+
+def _gaussian(deviation: float) -> Tensor | None:
+    if deviation < 0:
+        raise UserError(f"smooth is a standard deviation in pixels, ≥ 0, got {deviation}")
+    if deviation == 0:
+        return None
+    reach = max(1, round(3 * deviation))
+    line = torch.exp(-(torch.arange(-reach, reach + 1).float() / deviation).square() / 2)
+    kernel = torch.outer(line, line)
+    return (kernel / kernel.sum())[None, None]
+
+
+def _blurred(images: Tensor, blur: Tensor) -> Tensor:
+    channels, border = images.shape[1], blur.shape[-1] // 2
+    return F.conv2d(images, blur.to(images.dtype).expand(channels, 1, -1, -1), padding=border, groups=channels)

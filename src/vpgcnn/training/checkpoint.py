@@ -1,0 +1,115 @@
+"""Weights and resume states as safetensors: plain tensors with a description, nothing that can run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from vpgcnn.errors import UserError
+from vpgcnn.models import ModelConfig, build
+from vpgcnn.training.serial import from_json, to_json, write_bytes
+
+__all__ = ["Card", "load_model", "optimiser_tensors", "read_tensors", "restore_optimiser", "save_model", "save_tensors"]
+
+FORMAT = "vpgcnn-1"
+
+
+@dataclass(frozen=True)
+class Card:
+    """All that is needed to use a network, kept in the file of its weights.
+
+    size: pixels of a side of the images. mean, std: one number each, to standardise pixels in [0, 1].
+    """
+
+    model: ModelConfig
+    classes: tuple[str, ...]
+    channels: int
+    size: int
+    mean: float
+    std: float
+    dataset: str = ""
+
+    def build(self) -> nn.Module:
+        """The network, with random weights."""
+        return build(self.model, self.channels, len(self.classes))
+
+    def standardised(self, images: Tensor) -> Tensor:
+        """Bytes `(B, C, H, W)` to numbers with mean 0 and deviation 1 over the training images."""
+        return (images.to(torch.get_default_dtype()) / 255 - self.mean) / self.std
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
+    """Tensors and a description in one file, all or nothing."""
+    whole = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
+    text = {"format": FORMAT, "description": json.dumps(description, ensure_ascii=False)}
+    write_bytes(path, save(whole, metadata=text))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `save_tensors` wrote; anything else is refused in a sentence."""
+    if not path.is_file():
+        raise UserError(f"there is no file {path}")
+    try:
+        with safe_open(path, framework="pt") as stream:
+            text = stream.metadata() or {}
+            if text.get("format") != FORMAT:
+                raise UserError(f"{path} was not written by vpgcnn (format {text.get('format')!r})")
+            tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+        return tensors, json.loads(text["description"])
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path} is damaged or is no safetensors file: {error}") from error
+
+
+def save_model(path: Path, model: nn.Module, card: Card, extra: dict[str, Any]) -> None:
+    """A network's weights with its card. extra: what else is worth knowing, say the epoch."""
+    save_tensors(path, dict(model.state_dict()), {"card": to_json(card), **extra})
+
+
+def load_model(path: Path) -> tuple[nn.Module, Card]:
+    """A network ready for evaluation, from a weights file."""
+    tensors, description = read_tensors(path)
+    if "card" not in description:
+        raise UserError(f"{path} holds no network, but a state to resume from")
+    card = from_json(Card, description["card"], f"the card in {path}")
+    model = card.build()
+    load_weights(model, tensors, path)
+    return model.eval(), card
+
+
+def load_weights(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    """Put weights into a network that has exactly these."""
+    own = model.state_dict()
+    wrong = sorted(set(own) ^ set(tensors)) or [key for key in own if own[key].shape != tensors[key].shape]
+    if wrong:
+        raise UserError(f"the weights in {path} are not those of this network: they differ at {wrong[0]!r}")
+    model.load_state_dict(tensors)
+
+
+def optimiser_tensors(optimiser: torch.optim.Optimizer, names: list[str]) -> dict[str, Tensor]:
+    """The state of an optimiser whose parameters have these names, as named tensors."""
+    state = optimiser.state_dict()["state"]
+    return {
+        f"{names[index]}/{key}": value if isinstance(value, Tensor) else torch.tensor(value)
+        for index, values in state.items()
+        for key, value in values.items()
+    }
+
+
+def restore_optimiser(optimiser: torch.optim.Optimizer, names: list[str], tensors: dict[str, Tensor]) -> None:
+    """Put back what `optimiser_tensors` took out."""
+    whole = optimiser.state_dict()
+    whole["state"] = {
+        index: {key.rsplit("/", 1)[1]: value for key, value in tensors.items() if key.rsplit("/", 1)[0] == name}
+        for index, name in enumerate(names)
+    }
+    whole["state"] = {index: values for index, values in whole["state"].items() if values}
+    optimiser.load_state_dict(whole)

@@ -1,0 +1,83 @@
+"""What can be chosen of a run. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from vpgcnn.data.config import DataConfig
+from vpgcnn.models.config import ModelConfig, SE2Config
+
+__all__ = ["ObjectiveConfig", "OptimiserConfig", "TrainConfig"]
+
+
+@dataclass(frozen=True)
+class OptimiserConfig:
+    """How one group of parameters learns."""
+
+    kind: Literal["adamw", "adam", "sgd"] = "adamw"
+    """The optimiser (sgd: momentum 0.9)."""
+    rate: float = 1e-3
+    """Highest learning rate."""
+    decay: float = 1e-3
+    """Weight decay."""
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """nll + λ·kl, and where λ comes from."""
+
+    mode: Literal["schedule", "dual"] = "schedule"
+    """schedule: λ is held, ramped, then constant. dual: λ grows while the classification loss is below a tolerance."""
+    start: float = 0.01
+    """λ at the start (both modes)."""
+    end: float = 0.11
+    """λ after the ramp (schedule)."""
+    hold: float = 0.5
+    """Share of the training before the ramp (schedule)."""
+    ramp: float = 0.5
+    """Share of the training that the ramp takes (schedule)."""
+    tolerance: float = 0.04
+    """Classification loss, in nats, up to which windows are opened (dual)."""
+    speed: float = 0.03
+    """λ is multiplied by exp(± speed) at each step (dual)."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One run: data, network, objective, optimisers."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=SE2Config)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    network: OptimiserConfig = field(default_factory=OptimiserConfig)
+    """Optimiser of the network's weights."""
+    levels: OptimiserConfig = field(default_factory=lambda: OptimiserConfig(decay=0.0))
+    """Optimiser of the levels: encoders, learned windows."""
+    epochs: int = 10
+    """Passes over the training images."""
+    batch_size: int = 64
+    """Images a step, over all processes together: the same run on any number of them."""
+    warmup: float = 0.1
+    """Share of the training in which learning rates rise; they then fall along a cosine."""
+    final: float = 0.0
+    """Learning rates at the end, as a share of the highest."""
+    clip: float = 0.0
+    """Largest norm of the gradient; 0 for no clipping."""
+    precision: Literal["no", "bf16", "fp16"] = "no"
+    """Mixed precision."""
+    select: Literal["accuracy", "nll", "last"] = "accuracy"
+    """Which epoch is tested: best validation accuracy (the later of equals), lowest validation nll, or the last."""
+    seed: int = 0
+    """Of the initial weights, the order of images and every random choice."""
+    data_dir: Path | None = None
+    """Where the published files are; else $VPGCNN_DATA, else the user's cache."""
+    device: Literal["auto", "cpu"] = "auto"
+    """auto: a GPU where there is one."""
+    threads: int = 0
+    """CPU threads; 0 leaves it to torch."""
+    save_seconds: float = 60.0
+    """How often, besides after each epoch, the state to resume from is written."""
+    log_steps: int = 50
+    """Write a line of metrics every so many steps; 0 for epochs only."""

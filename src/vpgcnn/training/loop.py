@@ -1,0 +1,366 @@
+"""The loop. Every random choice is a function of the seed and the step, so a run can stop anywhere.
+
+One process or many, the same steps: `batch_size` counts the images of all processes, batch
+statistics are taken over all of them, and random choices are drawn for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from vpgcnn.data import Dataset, Split, load
+from vpgcnn.data.augment import augmented
+from vpgcnn.errors import UserError
+from vpgcnn.models import build, count_parameters
+from vpgcnn.norm import synchronise
+from vpgcnn.objective import DualWeight, Elbo, KlSchedule
+from vpgcnn.training.checkpoint import (
+    Card,
+    load_weights,
+    optimiser_tensors,
+    read_tensors,
+    restore_optimiser,
+    save_model,
+)
+from vpgcnn.training.config import OptimiserConfig, TrainConfig
+from vpgcnn.training.progress import Quiet
+from vpgcnn.training.run import Run, chosen_weights
+from vpgcnn.training.seeds import generator, seed_of
+
+__all__ = ["Interrupted", "evaluate", "make_card", "train"]
+
+
+class Interrupted(Exception):  # noqa: N818
+    """Training was asked to stop; its state is saved."""
+
+
+class _Wish(AbstractContextManager["_Wish"]):
+    """Ctrl-C and SIGTERM ask for a stop after the step; a second one stops at once."""
+
+    def __init__(self) -> None:
+        self.stop = False
+        self._old: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                self._old[number] = signal.signal(number, self._note)
+            except ValueError:  # not in the main thread: then signals are someone else's
+                break
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.stop:
+            raise KeyboardInterrupt
+        self.stop = True
+
+    def __exit__(self, *_: object) -> None:
+        for number, old in self._old.items():
+            signal.signal(number, old)
+
+
+def make_card(config: TrainConfig, dataset: Dataset) -> Card:
+    """What has to be known to use the network later."""
+    return Card(config.model, dataset.classes, dataset.channels, dataset.size, dataset.mean, dataset.std, dataset.name)
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, split: Split, card: Card, accelerator: Accelerator, batch: int = 256
+) -> dict[str, float]:
+    """Accuracy, nll and kl (nats, mean per image) on a part of the data, shared among processes."""
+    if not len(split):
+        return {"images": 0}
+    model.eval()
+    sums = torch.zeros(3, dtype=torch.float32, device=accelerator.device)
+    own = torch.arange(accelerator.process_index, len(split), accelerator.num_processes)
+    for index in own.split(batch):
+        images, labels = card.standardised(split.images[index].to(accelerator.device)), split.labels[index]
+        labels = labels.to(accelerator.device)
+        with accelerator.autocast():
+            prediction = model(images)
+        elbo = Elbo.of(prediction, labels)
+        right = (prediction[0].argmax(dim=1) == labels).sum()
+        sums += torch.stack([right, elbo.nll * len(index), elbo.kl * len(index)]).float()
+    right, nll, kl = (accelerator.reduce(sums, "sum") / len(split)).tolist()
+    return {"accuracy": right, "nll": nll, "kl": kl, "images": len(split)}
+
+
+def train(config: TrainConfig, out: Path, *, resume: bool = False, progress: Quiet | None = None) -> dict[str, Any]:
+    """Train as the configuration says, keep everything in the folder `out`, test the chosen epoch.
+
+    resume: go on with the run that is there (or begin it). Returns what result.json says.
+    """
+    if config.threads > 0:
+        torch.set_num_threads(config.threads)
+    accelerator = Accelerator(mixed_precision=config.precision, cpu=config.device == "cpu")
+    try:
+        return _Training(config, out, accelerator, progress or Quiet()).go(resume)
+    finally:
+        accelerator.end_training()
+
+
+class _Training:
+    """One run, from its configuration to its result."""
+
+    def __init__(self, config: TrainConfig, out: Path, accelerator: Accelerator, progress: Quiet) -> None:
+        _check(config, accelerator.num_processes)
+        self.config, self.accelerator, self.run = config, accelerator, Run(out, config)
+        self.main = accelerator.is_main_process
+        self.progress = progress if self.main else Quiet()
+
+    def go(self, resume: bool) -> dict[str, Any]:
+        if self.main:
+            self.run.open(resume)
+        self.accelerator.wait_for_everyone()
+        self._prepare()
+        if self.run.result.exists():
+            from vpgcnn.training.serial import read_json
+
+            self.progress.say(f"{self.run.folder} is finished")
+            done: dict[str, Any] = read_json(self.run.result)
+            return done
+        self._restore()
+        with _Wish() as wish, self.progress:
+            self.progress.begin("training", self.total, self.step)
+            while self.step < self.total:
+                self._one_step(wish)
+                if self.step % self.per_epoch == 0:
+                    self._end_epoch()
+                elif self.stopping or time.monotonic() - self.saved_at > self.config.save_seconds:
+                    self._save()
+                if self.stopping:
+                    raise Interrupted(f"stopped after step {self.step} of {self.total}, saved in {self.run.folder}")
+            return self._test()
+
+    # ------------------------------------------------------------ set-up
+
+    def _prepare(self) -> None:
+        config = self.config
+        self.data = load(config.data, config.data_dir)
+        for note in self.data.notes:
+            self.progress.say(f"data: {note}")
+        self.per_epoch = len(self.data.train) // config.batch_size
+        if self.per_epoch == 0:
+            raise UserError(f"batch_size is {config.batch_size}, but there are only {len(self.data.train)} images")
+        self.total = self.per_epoch * config.epochs
+        self.card = make_card(config, self.data)
+        torch.manual_seed(seed_of(config.seed, "weights"))
+        model = build(config.model, self.data.channels, len(self.data.classes))
+        _check_size(model, self.card)
+        self.parameters = count_parameters(model)
+        if self.accelerator.num_processes > 1:
+            synchronise(model)
+        groups = {"network": [], "levels": []}  # type: dict[str, list[tuple[str, nn.Parameter]]]
+        for name, parameter in model.named_parameters():
+            groups["levels" if ".level." in name else "network"].append((name, parameter))
+        self.plain = model
+        self.names = {group: [name for name, _ in members] for group, members in groups.items() if members}
+        optimisers = [
+            _optimiser([parameter for _, parameter in groups[group]], getattr(config, group)) for group in self.names
+        ]
+        self.model, *prepared = self.accelerator.prepare(model, *optimisers)
+        self.optimisers = dict(zip(self.names, prepared, strict=True))
+        self.schedule = KlSchedule(
+            config.objective.start, config.objective.end, config.objective.hold, config.objective.ramp
+        )
+        self.dual = DualWeight(config.objective.tolerance, config.objective.speed, weight=config.objective.start)
+        self.step, self.elapsed, self.best = 0, 0.0, None  # type: int, float, dict[str, Any] | None
+        self.epoch_sums, self.log_sums = [0.0] * 4, [0.0] * 4
+        self.stopping = False
+        self.saved_at = self.timed_at = time.monotonic()
+
+    def _restore(self) -> None:
+        kept = self.run.load_state()
+        if self.main:
+            self.run.rewind(None if kept is None else kept[1])
+        if kept is None:
+            return
+        tensors, said = kept
+        parts = {key: _under(tensors, key) for key in ("model", *self.names)}
+        load_weights(self.plain, parts["model"], self.run.state)
+        for group, optimiser in self.optimisers.items():
+            restore_optimiser(optimiser.optimizer, self.names[group], parts[group])
+        self.step, self.elapsed, self.best = said["step"], said["elapsed"], said["best"]
+        self.epoch_sums, self.log_sums = said["epoch_sums"], said["log_sums"]
+        self.dual = DualWeight(**said["dual"])
+        if self.accelerator.scaler is not None and said["scaler"]:
+            self.accelerator.scaler.load_state_dict(said["scaler"])
+        self.progress.say(f"resuming after step {self.step} of {self.total}")
+
+    # ------------------------------------------------------------ a step
+
+    def _one_step(self, wish: _Wish) -> None:
+        config, weight = self.config, self._weight()
+        images, labels = self._batch()
+        factor = _rate_factor(self.step, self.total, config.warmup, config.final)
+        for group, optimiser in self.optimisers.items():
+            for part in optimiser.param_groups:
+                part["lr"] = getattr(config, group).rate * factor
+        torch.manual_seed(seed_of(config.seed, "step", self.step))
+        self.model.train()
+        with self.accelerator.autocast():
+            prediction = self.model(images)
+        elbo = Elbo.of(prediction, labels)
+        self.accelerator.backward(elbo.total(weight))
+        if config.clip > 0:
+            self.accelerator.clip_grad_norm_(self.model.parameters(), config.clip)
+        for optimiser in self.optimisers.values():
+            optimiser.step()
+            optimiser.zero_grad()
+        right = (prediction[0].detach().argmax(dim=1) == labels).float().mean()
+        seen = torch.stack([elbo.nll.detach(), elbo.kl.detach(), right, right.new_tensor(float(wish.stop))])
+        nll, kl, accuracy, stopping = self.accelerator.reduce(seen, "mean").tolist()
+        if not math.isfinite(nll + kl):
+            raise UserError(
+                f"the loss is not finite after step {self.step + 1} (nll {nll}, kl {kl}): lower network.rate"
+            )
+        self.stopping = stopping > 0
+        if config.objective.mode == "dual":
+            self.dual = self.dual.after(nll)
+        self.step += 1
+        for sums in (self.epoch_sums, self.log_sums):
+            for place, value in enumerate((nll, kl, accuracy, 1.0)):
+                sums[place] += value
+        if config.log_steps and self.step % config.log_steps == 0:
+            self._log({"step": self.step, "lambda": weight, **_means(self.log_sums)})
+            self.log_sums = [0.0] * 4
+        self.progress.advance(1, f"nll {nll:.3f} kl {kl:.3f}")
+
+    def _weight(self) -> float:
+        if self.config.objective.mode == "dual":
+            return self.dual.weight
+        return self.schedule.at(self.step / max(1, self.total - 1))
+
+    def _batch(self) -> tuple[Tensor, Tensor]:
+        config, train = self.config, self.data.train
+        epoch, place = divmod(self.step, self.per_epoch)
+        order = torch.randperm(len(train), generator=generator(config.seed, "order", epoch))
+        whole = config.batch_size
+        own = whole // self.accelerator.num_processes
+        part = slice(self.accelerator.process_index * own, (self.accelerator.process_index + 1) * own)
+        index = order[place * whole : (place + 1) * whole][part]
+        images = augmented(
+            train.images[index], config.data, generator(config.seed, "augment", self.step), part, whole
+        ).to(self.accelerator.device)
+        return self.card.standardised(images), train.labels[index].to(self.accelerator.device)
+
+    # ------------------------------------------------------------ between steps
+
+    def _end_epoch(self) -> None:
+        epoch = self.step // self.per_epoch
+        training = {f"train_{key}": value for key, value in _means(self.epoch_sums).items()}
+        self.epoch_sums = [0.0] * 4
+        part = self.data.validation if len(self.data.validation) else self.data.train[: len(self.data.test)]
+        scores = evaluate(self.plain, part, self.card, self.accelerator)
+        self._clock()
+        line = {"epoch": epoch, "step": self.step, **training, "lambda": self._weight()}
+        line |= {f"validation_{key}": value for key, value in scores.items()} | {"seconds": round(self.elapsed, 1)}
+        self._log(line)
+        said = {"epoch": epoch, "validation": scores}
+        if self.best is None or self._better(scores, self.best["validation"]):
+            self.best = said
+            if self.main:
+                save_model(self.run.best, self.plain, self.card, said)
+        if self.main:
+            save_model(self.run.last, self.plain, self.card, said)
+        self._save()
+        self.progress.say(
+            f"epoch {epoch:>3} of {self.config.epochs}: train {training['train_accuracy']:.2%}, validation "
+            f"{scores['accuracy']:.2%}, nll {scores['nll']:.4f}, kl {scores['kl']:.3f}, {self.elapsed:.0f} s"
+        )
+
+    def _better(self, new: dict[str, float], old: dict[str, float]) -> bool:
+        return new["nll"] <= old["nll"] if self.config.select == "nll" else new["accuracy"] >= old["accuracy"]
+
+    def _clock(self) -> None:
+        now = time.monotonic()
+        self.elapsed, self.timed_at = self.elapsed + now - self.timed_at, now
+
+    def _log(self, line: dict[str, Any]) -> None:
+        if self.main:
+            self.run.log(line)
+
+    def _save(self) -> None:
+        self._clock()
+        tensors = {f"model/{key}": value for key, value in self.plain.state_dict().items()}
+        for group, optimiser in self.optimisers.items():
+            state = optimiser_tensors(optimiser.optimizer, self.names[group])
+            tensors |= {f"{group}/{key}": value for key, value in state.items()}
+        scaler = None if self.accelerator.scaler is None else self.accelerator.scaler.state_dict()
+        said = {"step": self.step, "elapsed": self.elapsed, "best": self.best, "scaler": scaler}
+        said |= {"epoch_sums": self.epoch_sums, "log_sums": self.log_sums, "dual": self.dual.__dict__}
+        if self.main:
+            self.run.save_state(tensors, said)
+        self.accelerator.wait_for_everyone()
+        self.saved_at = time.monotonic()
+
+    def _test(self) -> dict[str, Any]:
+        path = chosen_weights(self.run.folder)
+        tensors, said = read_tensors(path)
+        load_weights(self.plain, tensors, path)
+        scores = evaluate(self.plain, self.data.test, self.card, self.accelerator)
+        result = {"epoch": said["epoch"], "validation": said["validation"], "test": scores}
+        result |= {"parameters": self.parameters, "steps": self.step, "seconds": round(self.elapsed, 1)}
+        result["data"] = list(self.data.notes)
+        if self.main:
+            self.run.finish(result)
+        self.accelerator.wait_for_everyone()
+        return result
+
+
+def _check(config: TrainConfig, processes: int) -> None:
+    for name in ("epochs", "batch_size"):
+        if getattr(config, name) < 1:
+            raise UserError(f"{name} must be at least 1, got {getattr(config, name)}")
+    if config.batch_size % processes:
+        raise UserError(f"batch_size {config.batch_size} cannot be shared evenly among {processes} processes")
+    if not 0 <= config.warmup < 1 or not 0 <= config.final <= 1:
+        raise UserError(f"warmup and final are shares of 1, got {config.warmup} and {config.final}")
+    for group in ("network", "levels"):
+        settings: OptimiserConfig = getattr(config, group)
+        if settings.rate <= 0 or settings.decay < 0:
+            raise UserError(f"{group}: rate must be > 0 and decay ≥ 0, got {settings.rate} and {settings.decay}")
+
+
+def _check_size(model: nn.Module, card: Card) -> None:
+    """Run one image through, so that a network too deep for its images is refused before the work begins."""
+    try:
+        with torch.no_grad():
+            model.eval()(torch.zeros(1, card.channels, card.size, card.size))
+    except RuntimeError as error:
+        raise UserError(f"this network cannot take {card.size}×{card.size} images: {error}") from error
+
+
+def _optimiser(parameters: list[nn.Parameter], settings: OptimiserConfig) -> torch.optim.Optimizer:
+    if settings.kind == "sgd":
+        return torch.optim.SGD(parameters, settings.rate, momentum=0.9, weight_decay=settings.decay)
+    kind = torch.optim.AdamW if settings.kind == "adamw" else torch.optim.Adam
+    return kind(parameters, settings.rate, weight_decay=settings.decay)
+
+
+def _rate_factor(step: int, total: int, warmup: float, final: float) -> float:
+    """A line up to 1 over the warm-up, then a cosine down to `final`."""
+    rise = warmup * total
+    if step < rise:
+        return (step + 1) / (rise + 1)
+    return final + (1 - final) * (1 + math.cos(math.pi * (step - rise) / max(1.0, total - rise))) / 2
+
+
+def _means(sums: list[float]) -> dict[str, float]:
+    nll, kl, accuracy, count = sums
+    return {"nll": nll / count, "kl": kl / count, "accuracy": accuracy / count} if count else {}
+
+
+def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {key.removeprefix(f"{prefix}/"): value for key, value in tensors.items() if key.startswith(f"{prefix}/")}

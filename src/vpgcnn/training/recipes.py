@@ -1,0 +1,81 @@
+"""Named runs: a dataset with a network and all settings, small enough for two cores or as in the paper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from vpgcnn.data.config import DataConfig
+from vpgcnn.errors import UserError
+from vpgcnn.models.config import SE2Config
+from vpgcnn.training.config import ObjectiveConfig, OptimiserConfig, TrainConfig
+
+__all__ = ["PRESETS", "RECIPES", "Recipe", "recipe"]
+
+PRESETS = ("cpu", "paper")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A run by name, in two sizes."""
+
+    about: str
+    cpu: TrainConfig
+    paper: TrainConfig
+
+
+DIGITS = SE2Config(
+    elements=8, block="plain", widths=(10, 10, 20), kernel_sizes=(7, 5, 5), where=("last",), elsewhere="full",
+    group_pool="mean", hidden=32, omega=4.0,
+)  # fmt: skip
+MNIST67 = TrainConfig(
+    data=DataConfig(name="mnist67-180"),
+    model=DIGITS,
+    network=OptimiserConfig(rate=4e-3),
+    levels=OptimiserConfig(rate=2e-3, decay=0.0),
+    epochs=6,
+    select="last",
+)
+CIFAR = TrainConfig(
+    data=DataConfig(name="cifar10", augment="crop-flip"),
+    model=SE2Config(widths=(12, 12, 24, 24), kernel_sizes=(5, 5, 3), stem_pool=True, hidden=32),
+    network=OptimiserConfig(rate=4e-3),
+    levels=OptimiserConfig(rate=2e-3, decay=0.0),
+    epochs=12,
+)
+PAPER_LEVELS = OptimiserConfig("sgd", 1e-3, 0.0)
+
+RECIPES = {
+    "mnist67-180": Recipe(
+        "6s, 7s and 6s turned into 9s: which rotations may be used differs from digit to digit",
+        MNIST67,
+        replace(
+            MNIST67,
+            model=replace(DIGITS, where=("lift", "last"), elsewhere="learned", omega=10.0),
+            network=OptimiserConfig(rate=1e-3),
+            levels=PAPER_LEVELS,
+            epochs=300,
+        ),
+    ),
+    "cifar10-se2": Recipe(
+        "photographs of ten classes with the SE(2) ResNet",
+        CIFAR,
+        replace(
+            CIFAR,
+            model=SE2Config(),
+            objective=ObjectiveConfig(start=1e-3, end=1e-3),
+            network=OptimiserConfig(rate=1e-3),
+            levels=PAPER_LEVELS,
+            epochs=300,
+        ),
+    ),
+}
+
+
+def recipe(name: str, preset: str = "cpu") -> TrainConfig:
+    """The settings of a named run."""
+    if name not in RECIPES:
+        raise UserError(f"unknown recipe {name!r}: choose from {', '.join(RECIPES)}")
+    if preset not in PRESETS:
+        raise UserError(f"unknown preset {preset!r}: choose cpu or paper")
+    config: TrainConfig = getattr(RECIPES[name], preset)
+    return config

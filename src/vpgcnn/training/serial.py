@@ -1,0 +1,109 @@
+"""Configurations to JSON and back, and files that are whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import types
+import typing
+from pathlib import Path
+from typing import Any, TypeVar
+
+from vpgcnn.errors import UserError
+
+__all__ = ["from_json", "read_json", "to_json", "write_bytes", "write_json"]
+
+T = TypeVar("T")
+
+
+def to_json(config: Any) -> dict[str, Any]:
+    """A configuration as plain data."""
+
+    def plain(value: Any) -> Any:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return {part.name: plain(getattr(value, part.name)) for part in dataclasses.fields(value)}
+        if isinstance(value, tuple | list):
+            return [plain(item) for item in value]
+        return str(value) if isinstance(value, Path) else value
+
+    data: dict[str, Any] = plain(config)
+    return data
+
+
+def from_json(kind: type[T], data: Any, where: str = "config") -> T:
+    """The configuration that plain data describe. Unknown fields and wrong values are named."""
+    if not isinstance(data, dict):
+        raise UserError(f"{where} must hold fields, got {data!r}")
+    hints = typing.get_type_hints(kind)
+    parts = {part.name for part in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(set(data) - parts)
+    if unknown:
+        raise UserError(f"{where} has no field {unknown[0]!r}: choose from {', '.join(sorted(parts))}")
+    return kind(**{name: _value(hints[name], value, f"{where}.{name}") for name, value in data.items()})
+
+
+def _value(kind: Any, value: Any, where: str) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        return from_json(typing.cast("type[Any]", kind), value, where)
+    if origin in (typing.Union, types.UnionType):
+        return _one_of(arguments, value, where)
+    if origin is typing.Literal:
+        if value not in arguments:
+            raise UserError(f"{where} is one of {', '.join(map(str, arguments))}, got {value!r}")
+        return value
+    if origin is tuple and isinstance(value, list):
+        return tuple(_value(arguments[0], item, where) for item in value)
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(kind, type) and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+        return value
+    raise UserError(f"{where} must be {getattr(kind, '__name__', kind)}, got {value!r}")
+
+
+def _one_of(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    named = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
+    if named and isinstance(value, dict):
+        for kind in named:
+            if typing.get_args(typing.get_type_hints(kind)["name"])[0] == value.get("name"):
+                return from_json(typing.cast("type[Any]", kind), value, where)
+        raise UserError(f"{where} is of an unknown kind {value.get('name')!r}")
+    return _value(next(kind for kind in kinds if kind is not type(None)), value, where)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file under a temporary name, then rename it: it is never there by half."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with scratch.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        scratch.replace(path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            scratch.unlink(missing_ok=True)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Plain data as a JSON file."""
+    write_bytes(path, (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """Plain data from a JSON file; a damaged one is named."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from error
