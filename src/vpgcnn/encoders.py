@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vpgcnn.errors import NotFiniteError
 from vpgcnn.features import GroupFeature
 from vpgcnn.groups import Group, neighbour_index
 from vpgcnn.precision import full_precision
@@ -113,6 +114,6 @@ class InvariantEncoder(nn.Module):
         if visible and not math.isfinite(pooled.detach().sum()):
             # Before the running statistics see it: they would not recover.
             image = int((~pooled.isfinite()).any(dim=1).nonzero()[0])
-            raise ValueError(f"the input of a level is not finite: image {image} of {len(pooled)} has NaN or infinity")
+            raise NotFiniteError(f"the input of a level is not finite: image {image} of {len(pooled)} has NaN or infinity")
         out: Tensor = self.standardise(pooled)
         return out

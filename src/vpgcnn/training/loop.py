@@ -16,14 +16,16 @@ from typing import Any, Self
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
 from vpgcnn.data import Dataset, Split, load
 from vpgcnn.data.augment import augmented
-from vpgcnn.errors import UserError
+from vpgcnn.errors import NotFiniteError, UserError
 from vpgcnn.models import build, count_parameters
 from vpgcnn.norm import synchronise
 from vpgcnn.objective import DualWeight, Elbo, KlSchedule
+from vpgcnn.processes import across
 from vpgcnn.training.checkpoint import (
     Card,
     load_weights,
@@ -103,11 +105,13 @@ def train(config: TrainConfig, out: Path, *, resume: bool = False, progress: Qui
     """
     if config.threads > 0:
         torch.set_num_threads(config.threads)
-    accelerator = Accelerator(mixed_precision=config.precision, cpu=config.device == "cpu")
-    try:
-        return _Training(config, out, accelerator, progress or Quiet()).go(resume)
-    finally:
-        accelerator.end_training()
+    return _Training(config, out, make_accelerator(config), progress or Quiet()).go(resume)
+
+
+def make_accelerator(config: TrainConfig) -> Accelerator:
+    """The engine of one run. accelerate keeps its settings for the process, and the last run's may have been others."""
+    AcceleratorState._reset_state(reset_partial_state=not across())
+    return Accelerator(mixed_precision=config.precision, cpu=config.device == "cpu")
 
 
 class _Training:
@@ -209,8 +213,11 @@ class _Training:
                 part["lr"] = getattr(config, group).rate * factor
         torch.manual_seed(seed_of(config.seed, "step", self.step))
         self.model.train()
-        with self.accelerator.autocast():
-            prediction = self.model(images)
+        try:
+            with self.accelerator.autocast():
+                prediction = self.model(images)
+        except NotFiniteError as error:
+            raise UserError(f"weights are not finite after step {self.step}: lower network.rate") from error
         elbo = Elbo.of(prediction, labels)
         self.accelerator.backward(elbo.total(weight))
         if config.clip > 0:

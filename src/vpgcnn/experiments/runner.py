@@ -1,0 +1,132 @@
+"""Running an experiment arm by arm: what has been done is not done again."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vpgcnn.data import load
+from vpgcnn.experiments.registry import Experiment
+from vpgcnn.training.checkpoint import load_model
+from vpgcnn.training.config import TrainConfig
+from vpgcnn.training.loop import train
+from vpgcnn.training.progress import Quiet
+from vpgcnn.training.run import FREE, chosen_weights
+from vpgcnn.training.serial import read_json, to_json, write_bytes, write_json
+
+__all__ = ["page", "run"]
+
+KEPT = ("test", "validation", "epoch", "parameters", "steps", "seconds", "data")
+CHOSEN = {
+    "last": "the last epoch",
+    "accuracy": "the epoch of best validation accuracy",
+    "nll": "the epoch of lowest validation nll",
+}
+
+
+def run(
+    experiment: Experiment,
+    name: str,
+    *,
+    preset: str,
+    arms: list[str],
+    seeds: list[int],
+    runs: Path,
+    results: Path,
+    settings: dict[str, Any],
+    progress: Quiet,
+) -> Path:
+    """Train and measure every arm with every seed; returns the result's path.
+
+    Each run has a folder under `runs` and resumes by itself. The result is written anew after each.
+    settings: fields of the configuration that do not change what is computed (data_dir, threads, …).
+    """
+    from dataclasses import replace
+
+    target = results / f"{experiment.result[preset]}.json"
+    folder = runs / name / preset
+    for seed in seeds:
+        for arm in arms:
+            config = replace(experiment.config(arm, seed, preset), **settings)
+            own = folder / f"{arm}-{seed}"
+            if _done(target, own, arm, seed, config):
+                progress.say(f"{arm}, seed {seed}: done before")
+                continue
+            progress.say(f"{arm}, seed {seed}: {own}")
+            result = train(config, own, resume=True, progress=progress)
+            model, card = load_model(chosen_weights(own))
+            dataset = load(config.data, config.data_dir)
+            with progress:
+                measured = experiment.measure(model, card, dataset, progress)
+            row = {"arm": arm, "seed": seed, "commit": _commit()}
+            row |= {
+                key: result[key] for key in ("test", "validation", "epoch", "parameters", "steps", "seconds", "data")
+            }
+            row |= {"torch": torch.__version__, "config": _settled(config), **measured}
+            write_json(own / "measured.json", row)
+            _write(target, name, preset, experiment, folder)
+    _write(target, name, preset, experiment, folder)
+    return target
+
+
+def _settled(config: TrainConfig) -> dict[str, Any]:
+    return {key: value for key, value in to_json(config).items() if key not in FREE}
+
+
+def _done(target: Path, own: Path, arm: str, seed: int, config: TrainConfig) -> bool:
+    """Whether this run was measured with these settings, here or in the result that is there."""
+    rows = [read_json(own / "measured.json")] if (own / "measured.json").exists() else []
+    rows += read_json(target)["rows"] if target.exists() else []
+    return any((row["arm"], row["seed"], row["config"]) == (arm, seed, _settled(config)) for row in rows)
+
+
+def _write(target: Path, name: str, preset: str, experiment: Experiment, folder: Path) -> None:
+    """The result from all measured runs, and from rows that were there before."""
+    rows = {(row["arm"], row["seed"]): row for row in (read_json(target)["rows"] if target.exists() else [])}
+    for path in sorted(folder.glob("*/measured.json")):
+        row = read_json(path)
+        rows[row["arm"], row["seed"]] = row
+    order = list(experiment.arms)
+    whole = sorted(rows.values(), key=lambda row: (order.index(row["arm"]), row["seed"]))
+    if not whole:
+        return
+    result = {
+        "name": name,
+        "about": experiment.about,
+        "preset": preset,
+        "seeds": sorted({row["seed"] for row in whole}),
+    }
+    result |= {"command": f"vpgcnn reproduce {name} --preset {preset}", "rows": whole}
+    write_json(target, result)
+    write_bytes(target.with_suffix(".md"), page(result, experiment).encode())
+
+
+def page(result: dict[str, Any], experiment: Experiment) -> str:
+    """The result as a Markdown page."""
+    rows = result["rows"]
+    data = rows[0]["data"][0].split(" from ")[0]
+    config = rows[0]["config"]
+    about = f"{experiment.about[0].upper()}{experiment.about[1:]}."
+    budget = f"{config['epochs']} epochs of batches of {config['batch_size']}, {rows[0]['steps']} steps"
+    return (
+        f"# {result['name']} (preset {result['preset']})\n\n{about}\n\nWritten by `{result['command']}`; do not edit.\n"
+        f"Data: {data}. Budget of every arm: {budget}. Tested: {CHOSEN[config['select']]}. "
+        f"Commits: {', '.join(sorted({row['commit'] for row in rows}))}.\n\n{experiment.table(rows)}\n"
+    )
+
+
+def _commit() -> str:
+    try:
+        said = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=Path(__file__).parent,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return said.stdout.strip()

@@ -1,0 +1,337 @@
+"""Runs that survive: resumed anywhere, the end is the same, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from vpgcnn.data import DataConfig
+from vpgcnn.errors import UserError
+from vpgcnn.models import SE2Config
+from vpgcnn.training.checkpoint import Card, load_model, read_tensors, save_model, save_tensors
+from vpgcnn.training.config import ObjectiveConfig, OptimiserConfig, TrainConfig
+from vpgcnn.training.loop import Interrupted, train
+from vpgcnn.training.run import chosen_weights
+from vpgcnn.training.serial import from_json, to_json
+
+TINY = SE2Config(
+    elements=4, block="plain", widths=(3, 4, 5), kernel_sizes=(5, 3, 3), group_pool="mean", hidden=8, omega=4.0
+)
+
+
+@pytest.fixture(scope="module")
+def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """200 noisy images of three classes: bars that lie, stand, or are not there."""
+    import numpy as np
+
+    random_numbers = np.random.default_rng(0)
+    labels = np.arange(200) % 3
+    images = random_numbers.integers(0, 60, (200, 16, 16)).astype(np.uint8)
+    for image, label in zip(images, labels, strict=True):
+        if label < 2:
+            image[(slice(6, 9), slice(2, 14)) if label else (slice(2, 14), slice(6, 9))] += 180
+    path = tmp_path_factory.mktemp("data") / "bars.npz"
+    np.savez(path, images=images, labels=labels)
+    return path
+
+
+@pytest.fixture
+def config(arrays: Path) -> TrainConfig:
+    return TrainConfig(
+        data=DataConfig(name=str(arrays), augment="crop-flip"), model=TINY, epochs=3, batch_size=32,
+        network=OptimiserConfig(rate=1e-2), device="cpu", threads=1, log_steps=1, save_seconds=0.0,
+    )  # fmt: skip
+
+
+def command(config: TrainConfig, out: Path, *more: str) -> list[str]:
+    """The same run from the command line."""
+    model, data = config.model, config.data
+    words = ["mnist67-180", "--out", str(out), "--data.name", data.name, "--data.augment", data.augment]
+    words += ["--model.elements", "4", "--model.widths", "3", "4", "5", "--model.kernel-sizes", "5", "3", "3"]
+    words += ["--model.hidden", "8", "--model.omega", "4", "--model.where", *model.where]
+    words += ["--model.elsewhere", model.elsewhere, "--epochs", str(config.epochs), "--batch-size", "32"]
+    words += ["--network.rate", str(config.network.rate), "--device", "cpu", "--threads", "1", "--log-steps", "1"]
+    return [sys.executable, "-m", "vpgcnn", "train", *words, "--save-seconds", str(config.save_seconds), *more]
+
+
+def lines(run: Path) -> list[dict[str, float]]:
+    """The metrics, without the time they took."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def same_weights(one: Path, two: Path) -> None:
+    for name in ("best.safetensors", "last.safetensors"):
+        first, second = read_tensors(one / name)[0], read_tensors(two / name)[0]
+        assert first.keys() == second.keys()
+        for key, value in first.items():
+            assert torch.equal(value, second[key]), f"{name}: {key}"
+    assert lines(one) == lines(two)
+
+
+def test_it_learns_and_keeps_everything(config: TrainConfig, tmp_path: Path) -> None:
+    result = train(replace(config, epochs=24), tmp_path / "run")
+    assert result["test"]["accuracy"] > 0.8
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    files = {"config.json", "metrics.jsonl", "best.safetensors", "last.safetensors", "state.safetensors", "result.json"}
+    assert names == files
+    epochs = [line for line in lines(tmp_path / "run") if "epoch" in line]
+    assert [line["epoch"] for line in epochs] == list(range(1, 25))
+    best = max(line["validation_accuracy"] for line in epochs)
+    assert result["validation"]["accuracy"] == best
+    model, card = load_model(chosen_weights(tmp_path / "run"))
+    assert card.classes == ("0", "1", "2")
+    assert model(torch.zeros(2, 1, 16, 16)).logits.shape == (2, 3)
+
+
+@pytest.mark.parametrize("mode", ["schedule", "dual"])
+def test_stopped_at_every_place_the_end_is_the_same(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """In one process: interrupted after each single step in turn, mid-epoch and at epoch ends."""
+    config = replace(config, epochs=2, objective=ObjectiveConfig(mode=mode))  # type: ignore[arg-type]
+    train(config, tmp_path / "whole")
+    steps = sum("epoch" not in line for line in lines(tmp_path / "whole"))
+    assert steps == 8
+    from vpgcnn.training import loop
+
+    step = loop._Training._one_step
+
+    def stop_after(self: object, wish: object) -> None:
+        step(self, wish)
+        self.stopping = True  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(loop._Training, "_one_step", stop_after)
+    for _ in range(steps):
+        with pytest.raises(Interrupted, match="saved in"):
+            train(config, tmp_path / "parts", resume=True)
+    monkeypatch.undo()
+    train(config, tmp_path / "parts", resume=True)
+    same_weights(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_killed_at_random_places_the_end_is_the_same(config: TrainConfig, tmp_path: Path) -> None:
+    """Ten SIGKILLs of the real command; then it finishes, and nobody can tell."""
+    config = replace(config, epochs=60)
+    whole = subprocess.run(command(config, tmp_path / "whole"), capture_output=True, text=True, check=False)
+    assert whole.returncode == 0, whole.stderr
+    out, dice = tmp_path / "killed", random.Random(0)
+    kills, reached = 0, []
+    while kills < 10:
+        process = subprocess.Popen(command(config, out, "--resume"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        seen = _steps(out)
+        while _steps(out) <= seen and process.poll() is None:  # it has come further than before
+            time.sleep(0.005)
+        time.sleep(dice.uniform(0, 0.25))
+        process.send_signal(signal.SIGKILL)
+        _, said = process.communicate()
+        assert process.returncode == -signal.SIGKILL, f"it ended before it was killed: {said.decode()}"
+        kills += 1
+        reached.append(_steps(out))
+    assert sorted(set(reached)) == reached, "every kill came at another place"
+    end = subprocess.run(command(config, out, "--resume"), capture_output=True, text=True, check=False)
+    assert end.returncode == 0, end.stderr
+    assert "resuming after step" in end.stdout
+    same_weights(tmp_path / "whole", out)
+    assert not list(out.glob(".*tmp"))
+
+
+def _steps(run: Path) -> int:
+    path = run / "metrics.jsonl"
+    return path.read_bytes().count(b'"lambda"') if path.exists() else 0
+
+
+def test_control_c_finishes_the_step_and_says_how_to_go_on(config: TrainConfig, tmp_path: Path) -> None:
+    long = replace(config, epochs=500)
+    process = subprocess.Popen(command(long, tmp_path / "run"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while _steps(tmp_path / "run") < 3:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "go on with: vpgcnn train mnist67-180" in said
+    assert said.strip().endswith("--resume")
+    assert "Traceback" not in said
+    step = read_tensors(tmp_path / "run" / "state.safetensors")[1]["step"]
+    assert step == [line for line in lines(tmp_path / "run") if "epoch" not in line][-1]["step"]
+
+
+def test_two_processes_take_the_steps_of_one(config: TrainConfig, tmp_path: Path) -> None:
+    """torchrun with two processes (gloo): the same losses as one process that has the whole batch."""
+    alone = subprocess.run(command(config, tmp_path / "one"), capture_output=True, text=True, check=False)
+    assert alone.returncode == 0, alone.stderr
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
+    words = command(config, tmp_path / "two")[1:]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    both = subprocess.run([*launch, *words], capture_output=True, text=True, env=environment, check=False)
+    assert both.returncode == 0, both.stderr
+    one, two = lines(tmp_path / "one"), lines(tmp_path / "two")
+    assert len(one) == len(two) == 3 * 4 + 3
+    for first, second in zip(one, two, strict=True):
+        assert first.keys() == second.keys()
+        for key in first:
+            assert second[key] == pytest.approx(first[key], rel=1e-3, abs=2e-4), (first, key)
+    both_weights = (read_tensors(tmp_path / name / "last.safetensors")[0] for name in ("one", "two"))
+    for key, (first, second) in _pairs(*both_weights).items():
+        assert_close(first, second, rtol=1e-2, atol=1e-3, msg=key)
+
+
+def _pairs(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    assert one.keys() == two.keys()
+    return {key: (one[key], two[key]) for key in one}
+
+
+def test_the_same_seed_is_the_same_run_and_another_is_not(config: TrainConfig, tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        train(replace(config, epochs=1, seed=seed), tmp_path / name)
+    same_weights(tmp_path / "a", tmp_path / "b")
+    assert lines(tmp_path / "a") != lines(tmp_path / "c")
+
+
+def test_mixed_precision_and_clipping_train(config: TrainConfig, tmp_path: Path) -> None:
+    result = train(replace(config, precision="bf16", clip=0.5, epochs=24), tmp_path / "run")
+    assert result["test"]["accuracy"] > 0.6
+
+
+def test_a_clipped_step_is_shorter(config: TrainConfig, tmp_path: Path) -> None:
+    """With SGD the first step is rate × gradient, so clipping to c bounds how far weights move."""
+    sgd = OptimiserConfig("sgd", 1.0, 0.0)
+    moved = {}
+    for clip in (0.0, 0.01):
+        once = replace(config, network=sgd, levels=sgd, epochs=1, clip=clip, warmup=0.0, batch_size=150)
+        train(once, tmp_path / f"{clip}")
+        after = read_tensors(tmp_path / f"{clip}" / "last.safetensors")[0]
+        from vpgcnn.models import build
+        from vpgcnn.training.seeds import seed_of
+
+        torch.manual_seed(seed_of(0, "weights"))
+        before = build(TINY, 1, 3)
+        parts = [(after[name] - value.detach()).flatten() for name, value in before.named_parameters()]
+        moved[clip] = float(torch.cat(parts).norm())
+    assert moved[0.01] <= 0.0101
+    assert moved[0.0] > 0.05
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_a_run_is_not_overwritten(config: TrainConfig, tmp_path: Path) -> None:
+    train(replace(config, epochs=1), tmp_path / "run")
+    with pytest.raises(UserError, match="holds a run already"):
+        train(replace(config, epochs=1), tmp_path / "run")
+    with pytest.raises(UserError, match=r"data\.augment: 'crop-flip' then, 'none' now"):
+        train(replace(config, epochs=1, data=replace(config.data, augment="none")), tmp_path / "run", resume=True)
+    again = train(replace(config, epochs=1, threads=2), tmp_path / "run", resume=True)  # finished: nothing to do
+    assert again["steps"] == 4
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.doc").write_text("precious")
+    with pytest.raises(UserError, match="not empty"):
+        train(config, tmp_path / "other")
+
+
+def test_unwritable_and_full_disks_give_a_sentence(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write"):
+        train(config, tmp_path / "file" / "run")
+    with pytest.raises(UserError, match="is a file"):
+        train(config, tmp_path / "file")
+    if Path("/dev/full").exists():  # every write to it fails as on a full disk
+        from vpgcnn.training import serial
+
+        real = os.fsync
+
+        def full(descriptor: int) -> None:
+            real(descriptor)
+            with open("/dev/full", "wb", buffering=0) as disk:
+                disk.write(b"x")
+
+        monkeypatch.setattr(serial.os, "fsync", full)
+        with pytest.raises(UserError, match="No space left on device"):
+            train(config, tmp_path / "run")
+        assert not list((tmp_path / "run").iterdir())  # nothing by half
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"batch_size": 10_000}, "batch_size is 10000, but there are only"),
+        ({"warmup": 2.0}, "warmup and final are shares of 1"),
+        ({"network": OptimiserConfig(rate=-1.0)}, "rate must be > 0"),
+        ({"network": OptimiserConfig("sgd", 1e30, 0.0)}, "not finite after step"),
+        ({"data": DataConfig(name="no-such-set")}, "unknown dataset 'no-such-set'"),
+        ({"model": replace(TINY, where=("first",))}, "no layer is called 'first': choose from lift, stage1.first, last"),
+        ({"model": replace(TINY, kernel_sizes=(5, 3, 9))}, "cannot take 16×16 images"),
+        ({"model": replace(TINY, initial=2.0)}, "got 2.0"),
+        ({"model": replace(TINY, widths=(3,))}, "widths are those of"),
+        ({"objective": ObjectiveConfig(start=-1.0)}, "λ must not be negative"),
+        ({"objective": ObjectiveConfig(hold=0.9)}, "hold and ramp"),
+    ],
+)
+def test_nonsense_is_refused_by_name(config: TrainConfig, tmp_path: Path, change: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=said.replace("(", r"\(")):
+        train(replace(config, **change), tmp_path / "run")  # type: ignore[arg-type]
+
+
+def test_foreign_and_damaged_weights_are_refused(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    card = Card(TINY, ("a", "b"), 1, 16, 0.0, 1.0)
+    save_model(tmp_path / "good.safetensors", card.build(), card, {"epoch": 1})
+    load_model(tmp_path / "good.safetensors")
+    whole = (tmp_path / "good.safetensors").read_bytes()
+    (tmp_path / "short.safetensors").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "text.safetensors").write_text("hello")
+    (tmp_path / "empty.safetensors").write_bytes(b"")
+    save_file({"a": torch.zeros(1)}, str(tmp_path / "foreign.safetensors"))
+    save_tensors(tmp_path / "bare.safetensors", {"a": torch.zeros(1)}, {})
+    torch.save({"a": torch.zeros(1)}, tmp_path / "pickle.safetensors")
+    other = Card(replace(TINY, widths=(3, 4, 6)), ("a", "b"), 1, 16, 0.0, 1.0)
+    save_model(tmp_path / "mixed.safetensors", other.build(), card, {})
+    for name in ("short", "text", "empty", "foreign", "bare", "pickle", "mixed", "missing"):
+        with pytest.raises(UserError, match=name):
+            load_model(tmp_path / f"{name}.safetensors")
+    with pytest.raises(UserError, match="holds no weights"):
+        chosen_weights(tmp_path)
+
+
+# ---------------------------------------------------------------- configurations
+
+
+def test_configurations_survive_json(config: TrainConfig) -> None:
+    config = replace(config, data_dir=Path("somewhere"))
+    assert from_json(TrainConfig, json.loads(json.dumps(to_json(config)))) == config
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"epoch": 3}, "no field 'epoch'"),
+        ({"epochs": "many"}, "epochs must be int, got 'many'"),
+        ({"epochs": True}, "epochs must be int, got True"),
+        ({"precision": "int8"}, "precision is one of no, bf16, fp16, got 'int8'"),
+        ({"model": 3}, "model must hold fields"),
+        ({"model": {"widths": ["a"]}}, "model.widths must be int"),
+    ],
+)
+def test_wrong_configurations_are_named(change: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        from_json(TrainConfig, change)
