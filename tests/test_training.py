@@ -155,7 +155,9 @@ def _steps(run: Path) -> int:
 
 def test_control_c_finishes_the_step_and_says_how_to_go_on(config: TrainConfig, tmp_path: Path) -> None:
     long = replace(config, epochs=500)
-    process = subprocess.Popen(command(long, tmp_path / "run"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command(long, tmp_path / "run"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     while _steps(tmp_path / "run") < 3:
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
@@ -260,7 +262,7 @@ def test_unwritable_and_full_disks_give_a_sentence(
 
         def full(descriptor: int) -> None:
             real(descriptor)
-            with open("/dev/full", "wb", buffering=0) as disk:
+            with Path("/dev/full").open("wb", buffering=0) as disk:
                 disk.write(b"x")
 
         monkeypatch.setattr(serial.os, "fsync", full)
@@ -278,7 +280,10 @@ def test_unwritable_and_full_disks_give_a_sentence(
         ({"network": OptimiserConfig(rate=-1.0)}, "rate must be > 0"),
         ({"network": OptimiserConfig("sgd", 1e30, 0.0)}, "not finite after step"),
         ({"data": DataConfig(name="no-such-set")}, "unknown dataset 'no-such-set'"),
-        ({"model": replace(TINY, where=("first",))}, "no layer is called 'first': choose from lift, stage1.first, last"),
+        (
+            {"model": replace(TINY, where=("first",))},
+            "no layer is called 'first': choose from lift, stage1.first, last",
+        ),
         ({"model": replace(TINY, kernel_sizes=(5, 3, 9))}, "cannot take 16×16 images"),
         ({"model": replace(TINY, initial=2.0)}, "got 2.0"),
         ({"model": replace(TINY, widths=(3,))}, "widths are those of"),

@@ -114,6 +114,8 @@ class InvariantEncoder(nn.Module):
         if visible and not math.isfinite(pooled.detach().sum()):
             # Before the running statistics see it: they would not recover.
             image = int((~pooled.isfinite()).any(dim=1).nonzero()[0])
-            raise NotFiniteError(f"the input of a level is not finite: image {image} of {len(pooled)} has NaN or infinity")
+            raise NotFiniteError(
+                f"the input of a level is not finite: image {image} of {len(pooled)} has NaN or infinity"
+            )
         out: Tensor = self.standardise(pooled)
         return out

@@ -79,3 +79,8 @@ def recipe(name: str, preset: str = "cpu") -> TrainConfig:
         raise UserError(f"unknown preset {preset!r}: choose cpu or paper")
     config: TrainConfig = getattr(RECIPES[name], preset)
     return config
+
+
+def demo_recipe() -> TrainConfig:
+    """MNIST67-180 on the embedded digits, in a few minutes."""
+    return replace(MNIST67, data=replace(MNIST67.data, source="embedded"), epochs=40)

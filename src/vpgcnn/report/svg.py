@@ -1,0 +1,112 @@
+"""Small drawings as SVG text: a plot of curves with bands, a window on the circle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+__all__ = ["COLORS", "Curve", "plot", "window"]
+
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+"""Told apart by everyone (Okabe and Ito)."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line with an optional band around it; all of the same length."""
+
+    name: str
+    values: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    dashed: bool = False
+
+
+def plot(title: str, angles: Sequence[float], curves: Sequence[Curve], *, width: int = 460, height: int = 300) -> str:
+    """Confidence in [0, 1] against an angle in degrees."""
+    left, right, top, bottom = 52, 12, 34, 44
+    lowest, highest = min(angles), max(angles)
+
+    def x(angle: float) -> float:
+        return left + (angle - lowest) / (highest - lowest) * (width - left - right)
+
+    def y(value: float) -> float:
+        return top + (1 - value) * (height - top - bottom)
+
+    def points(values: Sequence[float]) -> str:
+        return " ".join(f"{x(a):.1f},{y(v):.1f}" for a, v in zip(angles, values, strict=True))
+
+    parts = [f'<text x="{left}" y="20" class="title">{escape(title)}</text>']
+    for value in (0, 0.25, 0.5, 0.75, 1):
+        parts.append(f'<line x1="{left}" x2="{width - right}" y1="{y(value):.1f}" y2="{y(value):.1f}" class="grid"/>')
+        parts.append(f'<text x="{left - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:g}</text>')
+    for angle in range(-180, 181, 90):
+        parts.append(f'<line x1="{x(angle):.1f}" x2="{x(angle):.1f}" y1="{top}" y2="{height - bottom}" class="grid"/>')
+        parts.append(f'<text x="{x(angle):.1f}" y="{height - bottom + 16}" text-anchor="middle">{angle}°</text>')
+    for color, curve in zip(COLORS, curves, strict=False):
+        if curve.low is not None and curve.high is not None:
+            there, back = points(curve.high), " ".join(reversed(points(curve.low).split()))
+            parts.append(f'<polygon points="{there} {back}" fill="{color}" opacity="0.15"/>')
+    for color, curve in zip(COLORS, curves, strict=False):
+        dash = ' stroke-dasharray="6 4"' if curve.dashed else ""
+        parts.append(
+            f'<polyline points="{points(curve.values)}" fill="none" stroke="{color}" stroke-width="2.5"{dash}>'
+            f"<title>{escape(curve.name)}</title></polyline>"
+        )
+    middle = (left + width - right) / 2
+    parts.append(f'<text x="{middle}" y="{height - 8}" text-anchor="middle">rotation of the image</text>')
+    return _svg(width, height, parts)
+
+
+def legend(names: Sequence[str], dashed: Sequence[bool]) -> str:
+    """Which colour is which, for plots that share it."""
+    parts, at = [], 0
+    for color, name, broken in zip(COLORS, names, dashed, strict=False):
+        dash = ' stroke-dasharray="6 4"' if broken else ""
+        parts.append(f'<line x1="{at}" x2="{at + 28}" y1="10" y2="10" stroke="{color}" stroke-width="2.5"{dash}/>')
+        parts.append(f'<text x="{at + 34}" y="14">{escape(name)}</text>')
+        at += 50 + 8 * len(name)
+    return _svg(at, 20, parts)
+
+
+def window(title: str, theta: float, low: float, high: float, *, size: int = 150) -> str:
+    """The learned window [−180°·θ, 180°·θ] on the circle, 0° upwards; a paler arc for the spread over images."""
+    centre, radius = size / 2, size / 2 - 26
+    parts = [f'<circle cx="{centre}" cy="{centre}" r="{radius}" class="ring"/>']
+    for share, style in ((high, "pale"), (low, "sector")):
+        parts.append(_sector(centre, radius, min(share, 1.0), style))
+    end = math.pi * min(theta, 1.0)
+    for sign in (-1, 1):
+        reach = centre + sign * radius * math.sin(end), centre - radius * math.cos(end)
+        parts.append(f'<line x1="{centre}" y1="{centre}" x2="{reach[0]:.1f}" y2="{reach[1]:.1f}" class="edge"/>')
+    labels = (
+        ("0°", centre, 18.0),
+        ("180°", centre, size - 8.0),
+        ("90°", 10.0, centre + 4),
+        ("−90°", size - 12.0, centre + 4),
+    )
+    parts += [
+        f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="middle" class="small">{text}</text>' for text, x, y in labels
+    ]
+    drawn = _svg(size, size, parts)
+    return f'<figure class="window">{drawn}<figcaption>{escape(title)}<br><b>θ = {theta:.2f}</b></figcaption></figure>'
+
+
+def _sector(centre: float, radius: float, share: float, style: str) -> str:
+    if share >= 0.999:
+        return f'<circle cx="{centre}" cy="{centre}" r="{radius}" class="{style}"/>'
+    end = math.pi * share
+    dx, dy = radius * math.sin(end), radius * math.cos(end)
+    path = f"M {centre} {centre} L {centre - dx:.1f} {centre - dy:.1f}"
+    path += f" A {radius} {radius} 0 {int(share > 0.5)} 1 {centre + dx:.1f} {centre - dy:.1f} Z"
+    return f'<path d="{path}" class="{style}"/>'
+
+
+def _svg(width: float, height: float, parts: Sequence[str]) -> str:
+    inner = "\n".join(parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
+        f'height="{height:.0f}" font-family="system-ui, sans-serif" font-size="12">\n{inner}\n</svg>'
+    )
