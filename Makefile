@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 demo: $(STAMP)  ## train a small network on embedded real digits and write an HTML report
-	$(BIN)/python examples/first_network.py --out runs/demo
+	$(BIN)/vpgcnn demo --out runs/demo
 
 test: $(STAMP) lint  ## lint, types and the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal

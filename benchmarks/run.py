@@ -18,6 +18,7 @@ from statistics import mean
 import torch
 
 from layers import SEPARABLE, Shape, bare_step, folded_pass, layer, training_step
+from networks import ARMS, bare_program, training_program
 from pathwise import programs
 from report import update_documents, write
 from timing import Program, Row, ratio, row
@@ -128,6 +129,28 @@ def pathwise(elements: int, batch: int) -> Iterator[Row]:
     )
 
 
+def networks(network: str, batch: int, goals: dict[str, float], seconds: float) -> Iterator[Row]:
+    """A network's whole training step over the bare convolutions of its shapes, and its peak memory."""
+    title = {"cifar": "SE(2) ResNet, n=4, CIFAR", "digits": "SE(2) net, n=8, MNIST67-180"}[network]
+    bare, shapes = bare_program(network, batch)
+    for arm, goal in goals.items():
+        step, *_ = training_program(network, arm, batch)
+        value = ratio(step, bare, seconds=seconds, least=3 if network == "cifar" else 7)
+        yield row(f"training step over bare convolutions, {title}: {arm}", value, goal, shapes)
+        del step
+
+    def memory(arm: str) -> int:
+        call = [sys.executable, str(HERE / "networks.py"), network, arm, str(batch)]
+        return int(subprocess.run(call, capture_output=True, check=True, text=True).stdout)
+
+    full = memory("full")
+    for arm in goals:
+        if arm != "full":
+            limit = 1.1 if ARMS[arm]["level"] == "variational" else None
+            shapes = f"batch {batch}, full: {full / 2**20:.0f} MiB"
+            yield row(f"peak memory over full, {title}: {arm}", memory(arm) / full, limit, shapes)
+
+
 def sections(seconds: float) -> dict[str, Callable[[], Iterator[Row]]]:
     """Every measurement by name."""
     return {
@@ -154,6 +177,12 @@ def sections(seconds: float) -> dict[str, Callable[[], Iterator[Row]]]:
         ),
         "vp-resnet": lambda: against_full(
             "VP over Full, hue m=3, ResNet18", Hue(3), None, SEPARABLE, RESNET[:4], 1.05, seconds
+        ),
+        "net-cifar": lambda: networks(
+            "cifar", 64, {"full": 1.05, "learned": 1.05, "variational": 1.05, "pathwise": 2.0}, seconds
+        ),
+        "net-digits": lambda: networks(
+            "digits", 64, {"full": 1.1, "learned": 1.1, "variational": 1.1, "pathwise": 2.0}, 5 * seconds
         ),
         "vp-se2": lambda: against_full("VP over Full, SE(2) n=4, CIFAR", SO2(), 4, None, CIFAR[-2:], 1.05, seconds),
     }

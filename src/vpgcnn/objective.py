@@ -3,7 +3,8 @@
     >>> elbo = Elbo.of(model(images), labels)
     >>> elbo.total(weight=0.05).backward()        # nll + λ · kl
 
-λ follows a schedule (`KlSchedule`: held, then raised, then constant) or is itself learned (`DualWeight`).
+λ follows a schedule (`KlSchedule`: held, then raised, then constant or lowered again) or is itself
+learned (`DualWeight`).
 """
 
 from __future__ import annotations
@@ -42,29 +43,42 @@ class Elbo:
 
 @dataclass(frozen=True)
 class KlSchedule:
-    """λ as a function of how far training is: `start` for the share `hold`, then a line to `end` over the share `ramp`.
+    """λ as a function of how far training is, in straight lines between four shares of it.
 
-    After the ramp λ stays at `end`. Small at first lets the classifier find what it needs; larger once
-    it works opens the windows that cost nothing.
+    `start` for the share `hold`; up to `peak` over the share `ramp`; there for the share `stay`; to `end`
+    over the share `fall`, and there to the end. Small at first lets the classifier find what it needs;
+    larger once it works opens the windows that cost nothing; smaller again lets it sharpen with the
+    windows it has. With stay = 1 it is held, ramped, then constant, as λ mostly is.
     """
 
     start: float = 0.01
-    end: float = 0.11
+    peak: float = 0.11
     hold: float = 0.5
     ramp: float = 0.5
+    stay: float = 1.0
+    fall: float = 0.0
+    end: float = 0.0
 
     def __post_init__(self) -> None:
-        if min(self.start, self.end) < 0:
-            raise UserError(f"λ must not be negative, got {self.start} and {self.end}")
-        if not (0 <= self.hold <= 1 and 0 <= self.ramp <= 1 - self.hold + 1e-9):
-            raise UserError(f"hold and ramp are shares of the training, at most 1 together: {self.hold}, {self.ramp}")
+        if min(self.start, self.peak, self.end) < 0:
+            raise UserError(f"λ must not be negative, got {self.start}, {self.peak} and {self.end}")
+        shares = (self.hold, self.ramp, self.stay, self.fall)
+        if not all(0 <= share <= 1 for share in shares) or self.hold + self.ramp > 1 + 1e-9:
+            raise UserError(f"hold, ramp, stay and fall are shares of the training, in [0, 1], got {shares}")
 
     def at(self, progress: float) -> float:
         """λ at a progress in [0, 1]."""
-        if progress <= self.hold:
+        left = progress - self.hold
+        if left < 0 or (left == 0 and self.ramp > 0):
             return self.start
-        reached = 1.0 if self.ramp == 0 else min(1.0, (progress - self.hold) / self.ramp)
-        return self.start + (self.end - self.start) * reached
+        if left < self.ramp:
+            return self.start + (self.peak - self.start) * left / self.ramp
+        left -= self.ramp + self.stay
+        if left <= 0:
+            return self.peak
+        if left < self.fall:
+            return self.peak + (self.end - self.peak) * left / self.fall
+        return self.end
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -40,9 +41,7 @@ def confidence_curve(
 def crossings(angles: Sequence[float], curve: Sequence[float], level: float = 0.5) -> list[float]:
     """The angles at which a curve crosses a level, between its points by a straight line."""
     found = []
-    for (one, low), (two, high) in zip(
-        zip(angles, curve, strict=True), list(zip(angles, curve, strict=True))[1:], strict=False
-    ):
+    for (one, low), (two, high) in pairwise(zip(angles, curve, strict=True)):
         if (low - level) * (high - level) < 0 or (low == level != high):
             found.append(one + (two - one) * (level - low) / (high - low))
     return found

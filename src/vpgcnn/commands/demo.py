@@ -30,12 +30,13 @@ def main(arguments: list[str]) -> int:
     command.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder (default: runs/demo)")
     command.add_argument("--epochs", type=int, help="passes over the digits (default: about 4 minutes in all)")
     command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--step", type=int, default=10, help="degrees between points of the curves (default: 10)")
     command.add_argument("--fresh", action="store_true", help="throw the demo in this folder away and train anew")
     options = command.parse_args(arguments)
     from vpgcnn.training.loop import Interrupted
 
     try:
-        report = demo(options.out, options.epochs, options.seed, fresh=options.fresh)
+        report = demo(options.out, options.epochs, options.seed, options.step, fresh=options.fresh)
     except Interrupted as stop:
         print(f"vpgcnn: {stop}; the same command goes on there", file=sys.stderr)  # noqa: T201
         return 130
@@ -43,7 +44,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def demo(out: Path, epochs: int | None, seed: int, *, fresh: bool) -> Path:
+def demo(out: Path, epochs: int | None, seed: int, step: int, *, fresh: bool) -> Path:
     """Both networks, four numbers, one report; returns its path."""
     from dataclasses import replace
 
@@ -57,10 +58,12 @@ def demo(out: Path, epochs: int | None, seed: int, *, fresh: bool) -> Path:
     from vpgcnn.training.run import chosen_weights
     from vpgcnn.training.serial import write_bytes
 
+    if step < 1 or 180 % step:
+        raise UserError(f"step must divide 180, got {step}")
     config = replace(demo_recipe(), seed=seed)
     if epochs is not None:
         config = replace(config, epochs=epochs)
-    progress, angles = Progress(), range(-180, 181, 10)
+    progress, angles = Progress(), range(-180, 181, step)
     dataset = load(config.data)
     curves, accuracy = {}, {}
     models: dict[LevelName, tuple[nn.Module, Card]] = {}

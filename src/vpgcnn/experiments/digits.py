@@ -21,7 +21,7 @@ ANGLES = tuple(range(-180, 181, 5))
 
 @torch.no_grad()
 def curves_of(
-    model: nn.Module, card: Card, dataset: Dataset, progress: Quiet, angles: Sequence[int] = ANGLES
+    model: nn.Module, card: Card, dataset: Dataset, progress: Quiet, angles: Sequence[int]
 ) -> dict[str, Tensor]:
     """Confidence `(angles, N)` that an upright 6 is a 6, and a 7 a 7, at every angle, on test digits."""
     device = next(model.parameters()).device
@@ -54,7 +54,7 @@ def theta_of(model: nn.Module, card: Card, dataset: Dataset) -> dict[str, dict[s
 
 def measure_digits(model: nn.Module, card: Card, dataset: Dataset, progress: Quiet) -> dict[str, Any]:
     """Both curves in 5° steps with their spread over images, the flip angles, θ by class and its AUROC."""
-    curves = curves_of(model, card, dataset, progress)
+    curves = curves_of(model, card, dataset, progress, ANGLES)
     means = {digit: [round(v, 4) for v in values.mean(dim=1).tolist()] for digit, values in curves.items()}
     row: dict[str, Any] = {"angles": list(ANGLES), "curves": means}
     row["deviations"] = {digit: [round(v, 4) for v in values.std(dim=1).tolist()] for digit, values in curves.items()}

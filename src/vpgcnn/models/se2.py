@@ -26,6 +26,10 @@ class SE2Net(nn.Module):
     lift → [stage → pool] × S → last (no padding) → pool over group and space → linear. With blocks
     "residual" and four widths this is the paper's SE(2) ResNet, with "plain" its small net for digits,
     with group "t2" the ordinary ResNet of the same size.
+
+    All layers share the random grid of a training step, drawn by the lift: between layers only those
+    relative angles occur that evaluation has, so that batch statistics fit. (Not with the pathwise
+    family, whose elements are each image's own.)
     """
 
     blur: Tensor | None
@@ -42,6 +46,7 @@ class SE2Net(nn.Module):
         kernel = partial(SirenKernel, hidden=config.hidden, omega=config.omega)
         lift_size, size, last_size = config.kernel_sizes
         wide, *stages, final = config.widths
+        self.shared = shared = config.family == "window"
 
         def conv(inner: int, outer: int, name: str, kernel_size: int, padding: int) -> GroupConv2d:
             return GroupConv2d(
@@ -59,9 +64,9 @@ class SE2Net(nn.Module):
             name = f"stage{number}"
             first = conv(wide, outer, f"{name}.first", size, size // 2)
             if config.block == "residual":
-                self.stages.append(ResidualStage(first, conv(outer, outer, f"{name}.second", size, size // 2)))
+                self.stages.append(ResidualStage(first, conv(outer, outer, f"{name}.second", size, size // 2), shared))
             else:
-                self.stages.append(PlainStage(first))
+                self.stages.append(PlainStage(first, shared))
             wide = outer
         self.last = conv(wide, final, "last", last_size, 0)
         self.last_norm = GroupBatchNorm(final)
@@ -80,7 +85,7 @@ class SE2Net(nn.Module):
             x = self._pooled(x)
         for stage in self.stages:
             x = self._pooled(stage(x))
-        x = self.last_norm(self.last(x)).map(F.relu)
+        x = self.last_norm(self.last(x, elements=x.elements if self.shared else None)).map(F.relu)
         pooled = self.group_pool(x)
         pooled = pooled.amax(dim=(-2, -1)) if self.config.space_pool == "max" else pooled.mean(dim=(-2, -1))
         return Prediction(self.head(pooled), x.divergence)
@@ -93,19 +98,21 @@ class SE2Net(nn.Module):
 class PlainStage(nn.Module):
     """Equivariant as far as its level allows: convolution, norm, ReLU."""
 
-    def __init__(self, first: GroupConv2d) -> None:
+    def __init__(self, first: GroupConv2d, shared: bool) -> None:
         super().__init__()
+        self.shared = shared
         self.first, self.first_norm = first, GroupBatchNorm(first.out_channels)
 
     def forward(self, x: GroupFeature) -> GroupFeature:
-        return self.first_norm(self.first(x)).map(F.relu)
+        return self.first_norm(self.first(x, elements=x.elements if self.shared else None)).map(F.relu)
 
 
 class ResidualStage(nn.Module):
     """Equivariant as far as its levels allow: two convolutions, and a shortcut that acts at each point alone."""
 
-    def __init__(self, first: GroupConv2d, second: GroupConv2d) -> None:
+    def __init__(self, first: GroupConv2d, second: GroupConv2d, shared: bool) -> None:
         super().__init__()
+        self.shared = shared
         inner, outer = first.in_channels, second.out_channels
         self.first, self.first_norm = first, GroupBatchNorm(first.out_channels)
         self.second, self.second_norm = second, GroupBatchNorm(outer)
@@ -113,7 +120,7 @@ class ResidualStage(nn.Module):
         self.shortcut_norm = GroupBatchNorm(outer) if inner != outer else None
 
     def forward(self, x: GroupFeature) -> GroupFeature:
-        out = self.first_norm(self.first(x)).map(F.relu)
+        out = self.first_norm(self.first(x, elements=x.elements if self.shared else None)).map(F.relu)
         out = self.second_norm(self.second(out, elements=x.elements))  # where the shortcut is
         across = x if self.shortcut is None or self.shortcut_norm is None else self.shortcut_norm(x.map(self.shortcut))
         return join(out, across, origin=x).map(F.relu)

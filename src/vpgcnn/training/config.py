@@ -29,15 +29,21 @@ class ObjectiveConfig:
     """nll + λ·kl, and where λ comes from."""
 
     mode: Literal["schedule", "dual"] = "schedule"
-    """schedule: λ is held, ramped, then constant. dual: λ grows while the classification loss is below a tolerance."""
+    """schedule: λ is held, ramped, then constant or lowered. dual: λ grows while the nll is below a tolerance."""
     start: float = 0.01
     """λ at the start (both modes)."""
-    end: float = 0.11
+    peak: float = 0.11
     """λ after the ramp (schedule)."""
     hold: float = 0.5
     """Share of the training before the ramp (schedule)."""
     ramp: float = 0.5
     """Share of the training that the ramp takes (schedule)."""
+    stay: float = 1.0
+    """Share of the training for which λ stays there (schedule)."""
+    fall: float = 0.0
+    """Share of the training in which λ then falls (schedule)."""
+    end: float = 0.0
+    """λ after it has fallen (schedule)."""
     tolerance: float = 0.04
     """Classification loss, in nats, up to which windows are opened (dual)."""
     speed: float = 0.03

@@ -10,6 +10,7 @@ import math
 import signal
 import time
 from contextlib import AbstractContextManager
+from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -125,9 +126,11 @@ class _Training:
 
     def go(self, resume: bool) -> dict[str, Any]:
         if self.main:
-            self.run.open(resume)
-        self.accelerator.wait_for_everyone()
+            self.run.check(resume)
         self._prepare()
+        if self.main:
+            self.run.begin()
+        self.accelerator.wait_for_everyone()
         if self.run.result.exists():
             from vpgcnn.training.serial import read_json
 
@@ -175,9 +178,7 @@ class _Training:
         ]
         self.model, *prepared = self.accelerator.prepare(model, *optimisers)
         self.optimisers = dict(zip(self.names, prepared, strict=True))
-        self.schedule = KlSchedule(
-            config.objective.start, config.objective.end, config.objective.hold, config.objective.ramp
-        )
+        self.schedule = KlSchedule(**{part.name: getattr(config.objective, part.name) for part in fields(KlSchedule)})
         self.dual = DualWeight(config.objective.tolerance, config.objective.speed, weight=config.objective.start)
         self.step, self.elapsed, self.best = 0, 0.0, None  # type: int, float, dict[str, Any] | None
         self.epoch_sums, self.log_sums = [0.0] * 4, [0.0] * 4

@@ -62,7 +62,7 @@ RECIPES = {
         replace(
             CIFAR,
             model=SE2Config(),
-            objective=ObjectiveConfig(start=1e-3, end=1e-3),
+            objective=ObjectiveConfig(start=1e-3, peak=1e-3),
             network=OptimiserConfig(rate=1e-3),
             levels=PAPER_LEVELS,
             epochs=300,

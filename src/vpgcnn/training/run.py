@@ -39,8 +39,8 @@ class Run:
             folder / name for name in ("best.safetensors", "last.safetensors", "result.json")
         )
 
-    def open(self, resume: bool) -> None:
-        """Begin a new run, or make sure that this is the one to be resumed."""
+    def check(self, resume: bool) -> None:
+        """Make sure that a new run may begin here, or that this is the one to be resumed. Writes nothing."""
         path = self.folder / "config.json"
         if self.folder.exists() and not self.folder.is_dir():
             raise UserError(f"{self.folder} is a file, not a folder for a run")
@@ -53,7 +53,12 @@ class Run:
             return
         if self.folder.is_dir() and any(self.folder.iterdir()):
             raise UserError(f"{self.folder} is not empty and holds no run: choose another --out")
-        write_json(path, to_json(self.config))
+
+    def begin(self) -> None:
+        """Write down what was chosen, once it is known that it can be done."""
+        path = self.folder / "config.json"
+        if not path.exists():
+            write_json(path, to_json(self.config))
 
     def _check_same(self, old: TrainConfig) -> None:
         for part in fields(TrainConfig):

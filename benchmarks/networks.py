@@ -1,0 +1,93 @@
+"""Programs to time: a network's whole training step, and the bare convolutions of its shapes."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from timing import Program
+from vpgcnn import GroupConv2d, LiftConv2d
+from vpgcnn.features import GroupFeature
+from vpgcnn.models import MODELS, SE2Config, build
+from vpgcnn.objective import Elbo
+from vpgcnn.training.recipes import recipe
+
+NETWORKS = {
+    "cifar": (MODELS["se2-resnet"].config, 3, 10, 32),
+    "digits": (recipe("mnist67-180").model, 1, 3, 28),
+}
+ARMS: dict[str, dict[str, str]] = {
+    "full": {"level": "full"},
+    "learned": {"level": "learned"},
+    "variational": {"level": "variational"},
+    "pathwise": {"level": "variational", "family": "pathwise"},
+}
+
+
+def config_of(network: str, arm: str) -> SE2Config:
+    """The configuration of a network with the levels of an arm."""
+    return replace(NETWORKS[network][0], **ARMS[arm])  # type: ignore[arg-type]
+
+
+def training_program(network: str, arm: str, batch: int) -> tuple[Program, nn.Module, Tensor]:
+    """One step: forward, both terms of the objective, backward, AdamW."""
+    _, channels, classes, size = NETWORKS[network]
+    torch.manual_seed(0)
+    model = build(config_of(network, arm), channels, classes).train()
+    images, labels = torch.randn(batch, channels, size, size), torch.randint(classes, (batch,))
+    optimiser = torch.optim.AdamW(model.parameters(), 1e-4)
+
+    def step() -> None:
+        Elbo.of(model(images), labels).total(0.05).backward()
+        optimiser.step()
+        optimiser.zero_grad()
+
+    return step, model, images
+
+
+def bare_program(network: str, batch: int) -> tuple[Program, str]:
+    """Forward and backward of plain `conv2d` calls with the expanded weights of the full network, and their shapes."""
+    _, model, images = training_program(network, "full", batch)
+    calls: list[tuple[Tensor, Tensor, int]] = []
+
+    def note(module: nn.Module, inputs: tuple[Tensor | GroupFeature, ...], _: GroupFeature) -> None:
+        assert isinstance(module, LiftConv2d | GroupConv2d)
+        given = inputs[0]
+        values = given if isinstance(given, Tensor) else given.values.flatten(1, 2)
+        outputs = module.out_channels * module.count
+        weight = torch.randn(outputs, values.shape[1], module.kernel_size, module.kernel_size, requires_grad=True)
+        leaf = values.detach().clone().requires_grad_(not module.lifts)
+        calls.append((leaf, weight, module.padding))
+
+    hooks = [m.register_forward_hook(note) for m in model.modules() if isinstance(m, LiftConv2d | GroupConv2d)]
+    with torch.no_grad():
+        model(images)
+    for hook in hooks:
+        hook.remove()
+    gradients = [torch.randn_like(F.conv2d(x, w, padding=p)).detach() for x, w, p in calls]
+
+    def run() -> None:
+        for (values, weight, padding), gradient in zip(calls, gradients, strict=True):
+            F.conv2d(values, weight, padding=padding).backward(gradient)
+            values.grad = weight.grad = None
+
+    shapes = "; ".join(f"{x.shape[1]}→{w.shape[0]}, {x.shape[-1]}², k{w.shape[-1]}" for x, w, _ in calls)
+    return run, f"batch {batch}: {shapes}"
+
+
+def peak() -> int:
+    """The largest resident size of this process so far, in bytes (Linux)."""
+    return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+
+
+if __name__ == "__main__":  # python networks.py cifar full 64: bytes of two training steps above the start
+    step, *_ = training_program(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    before = peak()
+    step()
+    step()
+    print(peak() - before)

@@ -1,0 +1,53 @@
+"""Curves, crossings, AUROC and the reading of levels, against what is known without the code."""
+
+import torch
+from torch import Tensor
+from torchmetrics.functional.classification import binary_auroc
+
+from vpgcnn.analysis import auroc, confidence_curve, crossings, read_theta
+from vpgcnn.models import SE2Config, build
+
+
+def test_a_curve_follows_the_image() -> None:
+    """A predictor that looks at one pixel: its curve says when the bright spot passes there."""
+    image = torch.zeros(1, 1, 21, 21)
+    image[..., 2, 10] = 1.0  # straight above the centre
+
+    def predict(images: Tensor) -> Tensor:
+        left = images[:, 0, 10, 2]  # where a quarter turn counter-clockwise brings it
+        return torch.stack([torch.zeros_like(left), 100 * (left - 0.5)], dim=1)
+
+    curve = confidence_curve(predict, image, 1, [0, 45, 90, 180, -90])
+    assert curve.shape == (5, 1)
+    assert curve[:, 0].round().tolist() == [0, 0, 1, 0, 0]
+
+
+def test_crossings_are_found_between_points() -> None:
+    assert crossings([0, 10, 20, 30], [1.0, 0.75, 0.25, 0.0]) == [15.0]
+    assert crossings([-90, 0, 90], [0.0, 1.0, 0.0]) == [-45.0, 45.0]
+    assert crossings([0, 10], [1.0, 0.6]) == []
+    assert crossings([0, 10, 20], [1.0, 0.5, 0.0]) == [10.0]
+
+
+def test_auroc_agrees_with_torchmetrics() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for digits in (1, 6):  # with many ties and with few
+        positive, negative = (
+            (torch.randn(n, generator=generator) + shift).round(decimals=digits) for n, shift in ((70, 0.5), (40, 0.0))
+        )
+        scores = torch.sigmoid(torch.cat([positive, negative]))
+        truth = torch.cat([torch.ones(70), torch.zeros(40)]).long()
+        assert abs(auroc(positive, negative) - float(binary_auroc(scores, truth))) < 1e-6
+    assert auroc(torch.ones(3), torch.zeros(2)) == 1.0
+    assert auroc(torch.zeros(3), torch.zeros(2)) == 0.5
+
+
+def test_levels_are_read_by_layer_and_image() -> None:
+    model = build(SE2Config(widths=(3, 3, 4), kernel_sizes=(3, 3, 3), hidden=8, block="plain"), 1, 3)
+    images = torch.rand(5, 1, 16, 16)
+    theta = read_theta(model, images, batch=2)
+    assert {name: tuple(values.shape) for name, values in theta.items()} == {"lift": (5, 1), "last": (5, 1)}
+    assert set(read_theta(model, images, all_levels=True)) == {"lift", "stages.0.first", "last"}
+    one = read_theta(model, images[3:4])
+    assert torch.allclose(one["last"], theta["last"][3:4], atol=1e-6)
+    assert not any(module._forward_hooks for module in model.modules())

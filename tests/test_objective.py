@@ -1,0 +1,78 @@
+"""The objective: its terms, and where λ comes from."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vpgcnn.errors import UserError
+from vpgcnn.objective import DualWeight, Elbo, KlSchedule
+
+
+def test_terms_are_means_in_nats() -> None:
+    logits = torch.log(torch.tensor([[0.5, 0.5], [0.25, 0.75]]))
+    elbo = Elbo.of((logits, torch.tensor([1.0, 3.0])), torch.tensor([0, 0]))
+    assert elbo.nll.item() == pytest.approx((math.log(2) + math.log(4)) / 2)
+    assert elbo.kl.item() == 2.0
+    assert elbo.total(0.5).item() == pytest.approx(elbo.nll.item() + 1.0)
+
+
+def test_lambda_is_held_ramped_and_constant() -> None:
+    schedule = KlSchedule(start=0.1, peak=0.5, hold=0.2, ramp=0.4)
+    assert [schedule.at(p) for p in (0, 0.1, 0.2)] == [0.1] * 3
+    assert schedule.at(0.4) == pytest.approx(0.3)
+    assert [schedule.at(p) for p in (0.6, 0.8, 1.0)] == [0.5] * 3
+
+
+def test_lambda_may_fall_again() -> None:
+    schedule = KlSchedule(start=0.0, peak=1.0, hold=0.2, ramp=0.2, stay=0.2, fall=0.2, end=0.2)
+    assert [round(schedule.at(p / 10), 6) for p in range(11)] == [0, 0, 0, 0.5, 1, 1, 1, 0.6, 0.2, 0.2, 0.2]
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
+def test_lambda_never_jumps_over_a_ramp(hold: float, ramp: float, progress: float) -> None:
+    schedule = KlSchedule(start=0.1, peak=0.5, hold=hold * 0.5, ramp=ramp * 0.5)
+    assert 0.1 <= schedule.at(progress) <= 0.5
+    constant = KlSchedule(start=0.3, peak=0.3)
+    assert constant.at(progress) == 0.3
+
+
+def test_the_dual_weight_rises_while_there_is_room() -> None:
+    weight = DualWeight(tolerance=0.1, rate=0.5, weight=0.01)
+    for _ in range(3):
+        weight = weight.after(0.05)
+    assert weight.weight == pytest.approx(0.01 * math.exp(1.5))
+    for _ in range(200):
+        weight = weight.after(0.05)
+    assert weight.weight == 1.0  # no further than its bound
+    for _ in range(200):
+        weight = weight.after(5.0)
+    assert weight.weight == pytest.approx(1e-4)
+
+
+def test_the_dual_weight_finds_the_constraint() -> None:
+    """On a toy problem, minimise −x subject to x² ≤ 0.25: the weight settles where x = 0.5."""
+    x, weight = 0.0, DualWeight(tolerance=0.25, rate=0.02, weight=0.01, high=10.0, memory=0.0)
+    seen = []
+    for _ in range(3000):
+        x -= 0.05 * (2 * x - weight.weight)  # gradient of x² + λ·(−x)
+        weight = weight.after(x * x)
+        seen.append(x)
+    assert sum(seen[-500:]) / 500 == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: KlSchedule(start=-1.0),
+        lambda: KlSchedule(hold=0.8, ramp=0.8),
+        lambda: KlSchedule(fall=2.0),
+        lambda: DualWeight(tolerance=0.0),
+        lambda: DualWeight(weight=5.0),
+    ],
+)
+def test_nonsense_is_refused(make: object) -> None:
+    with pytest.raises(UserError):
+        make()  # type: ignore[operator]
