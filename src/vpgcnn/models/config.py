@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["FamilyName", "GroupName", "LevelName", "ModelConfig", "SE2Config"]
+__all__ = ["DIGITS", "RESNET", "RESNET_SMALL", "FamilyName", "GroupName", "LevelName", "ModelConfig", "SE2Config"]
 
 GroupName = Literal["t2", "rotations", "so2", "o2"]
 LevelName = Literal["full", "learned", "variational"]
@@ -58,3 +58,13 @@ class SE2Config:
 
 ModelConfig = SE2Config
 """The configuration of any network; `name` says which."""
+
+RESNET = SE2Config()
+"""The paper's SE(2) ResNet for CIFAR."""
+RESNET_SMALL = SE2Config(widths=(16, 16, 32, 48), kernel_sizes=(5, 3, 3), stem_pool=True, hidden=32)
+"""A narrow one with early pooling, for two CPU cores."""
+DIGITS = SE2Config(
+    elements=8, block="plain", widths=(10, 10, 20), kernel_sizes=(7, 5, 7), where=("last",), elsewhere="full",
+    stem_pool=True, disc=True, smooth=0.8, group_pool="mean", hidden=32, omega=4.0,
+)  # fmt: skip
+"""The small SE(2) net for MNIST67-180. Its last kernel is as large as its map: nothing of the frame is left."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from vpgcnn.errors import UserError
-from vpgcnn.models.config import ModelConfig, SE2Config
+from vpgcnn.models.config import DIGITS, RESNET, RESNET_SMALL, ModelConfig, SE2Config
 from vpgcnn.models.se2 import SE2Net
 
 __all__ = ["MODELS", "Entry", "build", "count_parameters"]
@@ -23,15 +23,10 @@ class Entry:
     about: str
 
 
-DIGITS = SE2Config(
-    elements=8, block="plain", widths=(10, 10, 20), kernel_sizes=(7, 5, 5), where=("last",), elsewhere="full",
-    group_pool="mean", hidden=32, omega=4.0,
-)  # fmt: skip
-
 MODELS = {
-    "se2-resnet": Entry(SE2Config(), 3, 10, "the paper's SE(2) ResNet for CIFAR"),
+    "se2-resnet": Entry(RESNET, 3, 10, "the paper's SE(2) ResNet for CIFAR"),
     "se2-resnet-small": Entry(
-        SE2Config(widths=(12, 12, 24, 24), kernel_sizes=(5, 5, 3), stem_pool=True, hidden=32),
+        RESNET_SMALL,
         3,
         10,
         "a narrow SE(2) ResNet with early pooling, for two CPU cores",

@@ -80,23 +80,23 @@ class SE2Net(nn.Module):
         """Images `(B, C, H, W)` to logits `(B, classes)` and the KL of the levels `(B,)`."""
         if self.blur is not None:
             images = _blurred(images, self.blur)
-        x = self.lift_norm(self.lift(images)).map(F.relu)
-        if self.config.stem_pool:
-            x = self._pooled(x)
+        x = self.lift_norm(self.lift(images))
+        x = self._down(x) if self.config.stem_pool else x.map(F.relu)
         for stage in self.stages:
-            x = self._pooled(stage(x))
+            x = self._down(stage(x))
         x = self.last_norm(self.last(x, elements=x.elements if self.shared else None)).map(F.relu)
         pooled = self.group_pool(x)
         pooled = pooled.amax(dim=(-2, -1)) if self.config.space_pool == "max" else pooled.mean(dim=(-2, -1))
         return Prediction(self.head(pooled), x.divergence)
 
-    def _pooled(self, x: GroupFeature) -> GroupFeature:
-        x = self.pool(x)
+    def _down(self, x: GroupFeature) -> GroupFeature:
+        """ReLU and pool. A maximum and a ReLU may change places, and the ReLU is quicker on the smaller map."""
+        x = self.pool(x.map(F.relu)) if self.config.antialias else self.pool(x).map(F.relu)
         return x.map(_on_disc) if self.config.disc else x
 
 
 class PlainStage(nn.Module):
-    """Equivariant as far as its level allows: convolution, norm, ReLU."""
+    """Equivariant as far as its level allows: convolution and norm. The ReLU comes after."""
 
     def __init__(self, first: GroupConv2d, shared: bool) -> None:
         super().__init__()
@@ -104,11 +104,15 @@ class PlainStage(nn.Module):
         self.first, self.first_norm = first, GroupBatchNorm(first.out_channels)
 
     def forward(self, x: GroupFeature) -> GroupFeature:
-        return self.first_norm(self.first(x, elements=x.elements if self.shared else None)).map(F.relu)
+        out: GroupFeature = self.first_norm(self.first(x, elements=x.elements if self.shared else None))
+        return out
 
 
 class ResidualStage(nn.Module):
-    """Equivariant as far as its levels allow: two convolutions, and a shortcut that acts at each point alone."""
+    """Equivariant as far as its levels allow: two convolutions, and a shortcut that acts at each point alone.
+
+    The last ReLU comes after.
+    """
 
     def __init__(self, first: GroupConv2d, second: GroupConv2d, shared: bool) -> None:
         super().__init__()
@@ -123,7 +127,7 @@ class ResidualStage(nn.Module):
         out = self.first_norm(self.first(x, elements=x.elements if self.shared else None)).map(F.relu)
         out = self.second_norm(self.second(out, elements=x.elements))  # where the shortcut is
         across = x if self.shortcut is None or self.shortcut_norm is None else self.shortcut_norm(x.map(self.shortcut))
-        return join(out, across, origin=x).map(F.relu)
+        return join(out, across, origin=x)
 
 
 def _on_disc(values: Tensor) -> Tensor:

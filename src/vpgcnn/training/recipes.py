@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from vpgcnn.data.config import DataConfig
 from vpgcnn.errors import UserError
-from vpgcnn.models.config import SE2Config
+from vpgcnn.models.config import DIGITS, RESNET, RESNET_SMALL
 from vpgcnn.training.config import ObjectiveConfig, OptimiserConfig, TrainConfig
 
 __all__ = ["PRESETS", "RECIPES", "Recipe", "recipe"]
@@ -23,10 +23,6 @@ class Recipe:
     paper: TrainConfig
 
 
-DIGITS = SE2Config(
-    elements=8, block="plain", widths=(10, 10, 20), kernel_sizes=(7, 5, 5), where=("last",), elsewhere="full",
-    group_pool="mean", hidden=32, omega=4.0,
-)  # fmt: skip
 MNIST67 = TrainConfig(
     data=DataConfig(name="mnist67-180"),
     model=DIGITS,
@@ -37,7 +33,7 @@ MNIST67 = TrainConfig(
 )
 CIFAR = TrainConfig(
     data=DataConfig(name="cifar10", augment="crop-flip"),
-    model=SE2Config(widths=(12, 12, 24, 24), kernel_sizes=(5, 5, 3), stem_pool=True, hidden=32),
+    model=RESNET_SMALL,
     network=OptimiserConfig(rate=4e-3),
     levels=OptimiserConfig(rate=2e-3, decay=0.0),
     epochs=12,
@@ -61,7 +57,7 @@ RECIPES = {
         CIFAR,
         replace(
             CIFAR,
-            model=SE2Config(),
+            model=RESNET,
             objective=ObjectiveConfig(start=1e-3, peak=1e-3),
             network=OptimiserConfig(rate=1e-3),
             levels=PAPER_LEVELS,
