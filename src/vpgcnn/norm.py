@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -69,28 +71,86 @@ class GroupBatchNorm(nn.Module):
         return feature.with_values(flat.view_as(feature.values))
 
     def _weighted(self, values: Tensor, weights: Tensor, synchronised: bool) -> Tensor:
-        def together(part: Tensor) -> Tensor:
-            return sum_over_processes(part) if synchronised else part
-
         with full_precision(values.device):
-            images = together(self.weight.new_tensor(float(weights.shape[0])))
-            share = (weights.to(self.weight.dtype) / images).unsqueeze(1)  # B 1 G, sums to 1
-            exact = values.to(share.dtype)
-            spread, centre = torch.var_mean(exact, dim=(-2, -1), correction=0)
-            mean = together((centre * share).sum(dim=(0, 2)))
-            var = together((((centre - mean[:, None]).square() + spread) * share).sum(dim=(0, 2)))
+            dtype = self.weight.dtype
+            if synchronised:
+                norm, share, mean, var = self._together(values.to(dtype), weights.to(dtype))
+            else:
+                share = (weights.to(dtype) / weights.shape[0]).unsqueeze(1)  # B 1 G, sums to 1
+                norm, mean, var, *_ = _WeightedNorm.apply(values.to(dtype), share, self.weight, self.bias, self.eps)
             with torch.no_grad():
                 # Bessel's factor for as many values as the weights amount to.
-                count = values.shape[-2] * values.shape[-1] / together(share.square().sum())
+                squares = share.square().sum()
+                if synchronised:
+                    squares = sum_over_processes(squares)
+                count = values.shape[-2] * values.shape[-1] / squares
                 unbiased = var * (count / (count - 1).clamp_min(1))
                 self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
                 self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
-            scale = self.weight * (var + self.eps).rsqrt()
-            shift = self.bias - mean * scale
-            return _affine(exact, scale, shift).to(values.dtype)
+            return norm.to(values.dtype)
+
+    def _together(self, values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The same over the batches of all processes: normalised values, the share of each element, mean, variance."""
+        share = (weights / sum_over_processes(weights.new_tensor(float(weights.shape[0])))).unsqueeze(1)
+        centre = values.mean(dim=(-2, -1))
+        spread = (values - centre[..., None, None]).square().mean(dim=(-2, -1))
+        mean = sum_over_processes((centre * share).sum(dim=(0, 2)))
+        var = sum_over_processes((((centre - mean[:, None]).square() + spread) * share).sum(dim=(0, 2)))
+        scale = self.weight * (var + self.eps).rsqrt()
+        return _affine(values, scale, self.bias - mean * scale), share, mean, var
 
     def extra_repr(self) -> str:
         return f"{self.channels}, eps={self.eps}, momentum={self.momentum}"
+
+
+class _WeightedNorm(torch.autograd.Function):
+    """Batch norm under weights, with a gradient that passes over the values four times instead of ten.
+
+    values `(B, C, G, H, W)`, share `(B, 1, G)` that sums to 1, weight and bias `(C,)`; also returns the
+    mean and the variance `(C,)`, which have no gradient.
+    """
+
+    @staticmethod
+    def forward(
+        values: Tensor, share: Tensor, weight: Tensor, bias: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        positions = values.shape[-2] * values.shape[-1]
+        centre = values.sum(dim=(-2, -1)) / positions
+        apart = values - centre[..., None, None]
+        # As var_mean, and many times faster on a CPU.
+        spread = torch.linalg.vector_norm(apart, dim=(-2, -1)).square() / positions
+        mean = (centre * share).sum(dim=(0, 2))
+        var = (((centre - mean[:, None]).square() + spread) * share).sum(dim=(0, 2))
+        scale = weight * (var + eps).rsqrt()
+        return _affine(values, scale, bias - mean * scale), mean, var, centre, spread
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        values, share, weight, _, ctx.eps = inputs
+        ctx.save_for_backward(values, share, weight, *output[1:])
+        ctx.mark_non_differentiable(*output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
+        # With x̂ = (x − μ)r, A = Σg and B = Σgx̂ of a channel, and the probability p of each value:
+        # dL/dx = wr(g − pA − px̂B), dL/dμ = −wrA, dL/dσ² = −wr²B/2, dL/dp = x·dL/dμ + (x − μ)²·dL/dσ².
+        values, share, weight, mean, var, centre, spread = ctx.saved_tensors
+        positions = values.shape[-2] * values.shape[-1]
+        grad = grads[0]
+        along = (grad * values).sum(dim=(-2, -1))
+        total = grad.sum(dim=(-2, -1)).sum(dim=(0, 2))
+        inverse = (var + ctx.eps).rsqrt()
+        slope = (along.sum(dim=(0, 2)) - mean * total) * inverse
+        scale = weight * inverse
+        steep = scale * inverse * slope
+        probability = share / positions
+        factor = -steep[:, None] * probability
+        constant = (steep * mean - scale * total)[:, None] * probability
+        to_values = torch.addcmul(constant[..., None, None], factor[..., None, None], values)
+        to_values = torch.addcmul(to_values, scale[:, None, None, None], grad)
+        apart = (centre - mean[:, None]).square() + spread
+        to_share = -(centre * (scale * total)[:, None] + apart * (steep / 2)[:, None]).sum(dim=1, keepdim=True)
+        return to_values, to_share, slope, total, None
 
 
 def synchronise(model: nn.Module) -> nn.Module:
@@ -120,7 +180,8 @@ class GroupLayerNorm(nn.Module):
             return feature.with_values(F.group_norm(values, 1, self.weight, self.bias, self.eps))
         with full_precision(values.device):
             exact = values.to(self.weight.dtype)
-            spread, centre = torch.var_mean(exact, dim=(1, 3, 4), correction=0)
+            centre = exact.mean(dim=(1, 3, 4))
+            spread = (exact - centre[:, None, :, None, None]).square().mean(dim=(1, 3, 4))
             share = feature.weights.to(centre.dtype)
             mean = (centre * share).sum(dim=1, keepdim=True)
             var = (((centre - mean).square() + spread) * share).sum(dim=1, keepdim=True)
