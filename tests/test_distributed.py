@@ -1,4 +1,4 @@
-"""Data parallelism: the KL travels with the data, so nothing is lost between processes."""
+"""Data parallelism: the KL travels with the data, and statistics are those of all images: nothing is lost."""
 
 import socket
 
@@ -9,7 +9,8 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vpgcnn import GroupConv2d, GroupFeature, GroupLayerNorm, Hue, LiftConv2d, Variational
+from vpgcnn import GroupBatchNorm, GroupConv2d, GroupFeature, Hue, LiftConv2d, Variational
+from vpgcnn.norm import synchronise
 
 BATCH = 4
 
@@ -21,11 +22,9 @@ class Net(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.lift = LiftConv2d(3, 4, 3, Hue(3), level=Variational)
-        self.norm = GroupLayerNorm(4)
+        self.norm = GroupBatchNorm(4)
         self.conv = GroupConv2d(4, 4, 3, Hue(3), level=Variational)
-        for module in self.modules():
-            if isinstance(module, nn.BatchNorm1d):
-                module.eval()  # statistics of a batch are those of one process, as always without SyncBatchNorm
+        synchronise(self.double())
 
     def forward(self, images: Tensor) -> GroupFeature:
         return self.conv(self.norm(self.lift(images)).map(torch.relu))
@@ -36,7 +35,7 @@ def loss_of(feature: GroupFeature) -> Tensor:
 
 
 def images() -> Tensor:
-    return torch.rand(BATCH, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    return torch.rand(BATCH, 3, 8, 8, generator=torch.Generator().manual_seed(1)).double()
 
 
 def worker(rank: int, port: int, path: str) -> None:
@@ -45,7 +44,8 @@ def worker(rank: int, port: int, path: str) -> None:
     model = DistributedDataParallel(Net())
     loss_of(model(images()[rank * 2 : rank * 2 + 2])).backward()
     if rank == 0:
-        torch.save({key: p.grad for key, p in model.module.named_parameters()}, path)
+        buffers = {f"buffer {key}": value for key, value in model.module.named_buffers()}
+        torch.save({key: p.grad for key, p in model.module.named_parameters()} | buffers, path)
     dist.destroy_process_group()
 
 
@@ -60,4 +60,15 @@ def test_two_processes_have_the_gradient_of_one(tmp_path) -> None:
     loss_of(model(images())).backward()
     together = torch.load(path, weights_only=True)
     for key, parameter in model.named_parameters():
-        assert torch.allclose(together[key], parameter.grad, atol=1e-6), key
+        assert torch.allclose(together[key], parameter.grad, atol=1e-9), key
+    for key, value in model.named_buffers():
+        assert torch.allclose(together[f"buffer {key}"], value, atol=1e-9), key
+
+
+def test_without_synchronisation_statistics_are_of_one_process() -> None:
+    """The test above can fail: one half of the batch alone has other gradients."""
+    whole, half = Net(), Net()
+    loss_of(whole(images())).backward()
+    loss_of(half(images()[:2])).backward()
+    pairs = zip(whole.parameters(), half.parameters(), strict=True)
+    assert not all(torch.allclose(one.grad, two.grad, atol=1e-9) for one, two in pairs)
