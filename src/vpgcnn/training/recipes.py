@@ -26,17 +26,19 @@ class Recipe:
 MNIST67 = TrainConfig(
     data=DataConfig(name="mnist67-180"),
     model=DIGITS,
-    network=OptimiserConfig(rate=4e-3),
-    levels=OptimiserConfig(rate=2e-3, decay=0.0),
-    epochs=6,
+    objective=ObjectiveConfig(start=0.01, peak=0.15, hold=0.15, ramp=0.25, stay=0.2, fall=0.2, end=0.02),
+    network=OptimiserConfig(rate=1e-2),
+    levels=OptimiserConfig(rate=1e-2, decay=0.0),
+    epochs=3,
     select="last",
 )
 CIFAR = TrainConfig(
     data=DataConfig(name="cifar10", augment="crop-flip"),
     model=RESNET_SMALL,
-    network=OptimiserConfig(rate=4e-3),
+    objective=ObjectiveConfig(start=0.01, peak=0.01),
+    network=OptimiserConfig(rate=2e-3),
     levels=OptimiserConfig(rate=2e-3, decay=0.0),
-    epochs=12,
+    epochs=10,
 )
 PAPER_LEVELS = OptimiserConfig("sgd", 1e-3, 0.0)
 
@@ -47,6 +49,7 @@ RECIPES = {
         replace(
             MNIST67,
             model=replace(DIGITS, where=("lift", "last"), elsewhere="learned", omega=10.0),
+            objective=ObjectiveConfig(start=1e-3, peak=1e-3),
             network=OptimiserConfig(rate=1e-3),
             levels=PAPER_LEVELS,
             epochs=300,
