@@ -141,6 +141,14 @@ def test_pools_without_blur_are_torchs() -> None:
     )
 
 
+@pytest.mark.parametrize("size", [8, 9])
+def test_the_quick_maximum_is_the_same(size: int) -> None:
+    feature, pool = random_feature(Hue(3), size=size), SpatialPool("max", 2)
+    with torch.no_grad():
+        quick = pool(feature).values
+    assert torch.equal(quick, pool(feature).values)
+
+
 def test_antialiased_pool_moves_smoothly() -> None:
     """Shifting the input by one pixel changes a blurred pool less than a plain one."""
     image = torch.zeros(1, 1, 1, 16, 16)

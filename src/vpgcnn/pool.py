@@ -46,7 +46,10 @@ class SpatialPool(nn.Module):
         check_centred("pool", feature.group, feature.shape[-2:], self.size, self.stride)
         pool = F.max_pool2d if self.mode == "max" else F.avg_pool2d
         flat = feature.values.flatten(1, 2)
-        if self.blur is None:
+        if self._halves(flat):
+            rows = torch.maximum(flat[..., ::2, :], flat[..., 1::2, :])
+            flat = torch.maximum(rows[..., ::2], rows[..., 1::2])
+        elif self.blur is None:
             flat = pool(flat, self.size, self.stride)
         else:
             border = self.blur.shape[-1] // 2
@@ -55,6 +58,13 @@ class SpatialPool(nn.Module):
                 F.conv2d(dense, self.blur.to(dense.dtype), stride=self.stride).squeeze(1).unflatten(0, flat.shape[:2])
             )
         return feature.with_values(flat.unflatten(1, feature.shape[1:3]))
+
+    def _halves(self, flat: Tensor) -> bool:
+        """Whether two plain maxima do it: on a CPU, without gradients, that is ten times as fast."""
+        plain = self.mode == "max" and self.size == self.stride == 2 and self.blur is None
+        even = flat.shape[-2] % 2 == 0 and flat.shape[-1] % 2 == 0
+        quick = flat.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        return plain and even and quick
 
     def extra_repr(self) -> str:
         return f"{self.mode}, size={self.size}, stride={self.stride}, antialias={self.blur is not None}"
