@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 FOLDERS = src tests benchmarks examples
 
-.PHONY: help setup demo test lint format bench docs clean
+.PHONY: help setup demo test lint format bench results docs clean
 
 help:  ## what each target does
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,9 @@ format: $(STAMP)  ## let ruff rewrite the layout
 
 bench: $(STAMP)  ## measure speed ratios and write results/bench.json
 	$(BIN)/python benchmarks/run.py
+
+results: $(STAMP)  ## write results/*.json into docs/results.md, docs/curves.svg and README.md
+	$(BIN)/python benchmarks/report.py
 
 docs: $(STAMP)  ## run every code block of README and docs
 	$(BIN)/python -m pytest tests/test_docs.py

@@ -45,4 +45,21 @@ def test_documents_say_what_the_results_say() -> None:
         sys.path.pop(0)
     rows = report.load(ROOT / "results" / "bench.json")
     assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == report.page(rows)
-    assert report.table(rows) in (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert report.table(rows) in readme
+    assert report.results_table() in readme
+    drawing = (ROOT / "docs" / "curves.svg").read_text(encoding="utf-8")
+    assert drawing == report.figure(report.experiment("mnist67-180")["rows"]) + "\n"
+
+
+@pytest.mark.parametrize("name", ["fig-mnist67-180", "table-cifar10"])
+def test_results_are_written_by_their_command(name: str) -> None:
+    from vpgcnn.experiments.registry import EXPERIMENTS
+    from vpgcnn.experiments.runner import page
+
+    chosen = EXPERIMENTS[name]
+    path = ROOT / "results" / f"{chosen.result['cpu']}.json"
+    result = json.loads(path.read_text(encoding="utf-8"))
+    assert path.with_suffix(".md").read_text(encoding="utf-8") == page(result, chosen)
+    done = {(row["arm"], row["seed"]) for row in result["rows"]}
+    assert done == {(arm, seed) for arm in chosen.arms for seed in chosen.seeds}

@@ -7,12 +7,14 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 import numpy as np
 
-from vpgcnn.report.svg import Curve, legend, plot, window
+from vpgcnn.report.svg import STYLE as DRAWN
+from vpgcnn.report.svg import Curve, legend, plot, sheet, window
 
-__all__ = ["Example", "Facts", "curves_svg", "page"]
+__all__ = ["Example", "Facts", "curves_svg", "figure", "page"]
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #667; --ground: #fff; --line: #d8dce2; --card: #f5f7fa; }
@@ -29,10 +31,6 @@ h1 { line-height: 1.2; margin-bottom: .3rem } h2 { margin: 2.2rem 0 .4rem } p { 
 .tile b { display: block; font-size: 1.7rem }
 .row { display: flex; flex-wrap: wrap; gap: .6rem; align-items: flex-start }
 svg { max-width: 100%; height: auto }
-svg text { fill: var(--ink) } svg .title { font-size: 14px; font-weight: 600 } svg .small { font-size: 11px }
-svg .grid { stroke: var(--line) } svg .ring { fill: none; stroke: var(--line); stroke-width: 1.5 }
-svg .sector { fill: #0072b2; opacity: .55 } svg .pale { fill: #0072b2; opacity: .22 }
-svg .edge { stroke: var(--ink); stroke-width: 2 }
 figure { margin: 0; text-align: center }
 table { border-collapse: collapse; font-size: .85rem } td, th { padding: .25rem .4rem; text-align: center }
 td img { width: 56px; height: 56px; image-rendering: pixelated; border-radius: 4px; display: block }
@@ -86,6 +84,28 @@ def curves_svg(facts: Facts) -> list[str]:
     return drawings
 
 
+NAMES = {
+    "variational": "a level for each image",
+    "full": "fully equivariant",
+    "learned": "one level for all images",
+    "variational-30deg": "a level for each image, trained on images turned by up to 30°",
+}
+
+
+def figure(rows: Sequence[dict[str, Any]]) -> str:
+    """The curves of results/mnist67-180.json: the mean over seeds, with a band from the lowest to the highest."""
+    arms = [arm for arm in NAMES if any(row["arm"] == arm for row in rows)]
+    drawings = []
+    for digit in ("6", "7"):
+        curves = []
+        for place, arm in enumerate(arms):
+            seeds = np.array([row["curves"][digit] for row in rows if row["arm"] == arm])
+            ends = seeds.min(0).tolist(), seeds.max(0).tolist()
+            curves.append(Curve(NAMES[arm], seeds.mean(0).tolist(), *ends, dashed=place > 0))
+        drawings.append(plot(f"A {digit}, turned: confidence that it is a {digit}", rows[0]["angles"], curves))
+    return sheet(drawings, legend([NAMES[arm] for arm in arms], [place > 0 for place in range(len(arms))]))
+
+
 def page(facts: Facts) -> str:
     """The whole report as HTML."""
     tiles = "".join(f'<div class="tile"><b>{escape(n)}</b>{escape(what)}</div>' for n, what in facts.tiles)
@@ -96,7 +116,7 @@ def page(facts: Facts) -> str:
     )
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>vpgcnn: which rotations may be used, digit by digit</title><style>{STYLE}</style></head><body>
+<title>vpgcnn: which rotations may be used, digit by digit</title><style>{STYLE}{DRAWN}</style></head><body>
 <h1>Which rotations may be used, digit by digit</h1>
 <p>A 6 turned by 180° is a 9, a 7 turned by 180° is still a 7. A network that ignores every rotation cannot tell 6
 from 9. This one learned, for each image, how much of the circle it may ignore. It was trained on digits at 0° and

@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["COLORS", "Curve", "plot", "window"]
+__all__ = ["COLORS", "STYLE", "Curve", "legend", "plot", "sheet", "window"]
+
+STYLE = """
+svg { --ink: #1b1f24; --line: #d8dce2 }
+@media (prefers-color-scheme: dark) { svg { --ink: #e8eaee; --line: #444b57 } }
+svg text { fill: var(--ink) } svg .title { font-size: 14px; font-weight: 600 } svg .small { font-size: 11px }
+svg .grid { stroke: var(--line) } svg .ring { fill: none; stroke: var(--line); stroke-width: 1.5 }
+svg .sector { fill: #0072b2; opacity: .55 } svg .pale { fill: #0072b2; opacity: .22 }
+svg .edge { stroke: var(--ink); stroke-width: 2 }
+"""
+"""How drawings look, on light and on dark ground."""
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 """Told apart by everyone (Okabe and Ito)."""
@@ -67,8 +77,17 @@ def legend(names: Sequence[str], dashed: Sequence[bool]) -> str:
         dash = ' stroke-dasharray="6 4"' if broken else ""
         parts.append(f'<line x1="{at}" x2="{at + 28}" y1="10" y2="10" stroke="{color}" stroke-width="2.5"{dash}/>')
         parts.append(f'<text x="{at + 34}" y="14">{escape(name)}</text>')
-        at += 50 + 8 * len(name)
+        at += 56 + round(6.3 * len(name))
     return _svg(at, 20, parts)
+
+
+def sheet(drawings: Sequence[str], below: str, *, width: int = 460, height: int = 300) -> str:
+    """Drawings of one size side by side over a legend, as a file that stands by itself."""
+    parts = [f"<style>{STYLE}</style>"]
+    for place, drawing in enumerate(drawings):
+        parts.append(drawing.replace("<svg ", f'<svg x="{place * width}" y="0" ', 1))
+    parts.append(below.replace("<svg ", f'<svg x="52" y="{height + 4}" ', 1))
+    return _svg(width * len(drawings), height + 30, parts)
 
 
 def window(title: str, theta: float, low: float, high: float, *, size: int = 150) -> str:
