@@ -230,6 +230,26 @@ def test_a_clipped_step_is_shorter(config: TrainConfig, tmp_path: Path) -> None:
     assert moved[0.0] > 0.05
 
 
+def test_a_folder_belongs_to_one_process(config: TrainConfig, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command(replace(config, epochs=500), tmp_path / "run"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        while _steps(tmp_path / "run") < 2:
+            time.sleep(0.02)
+        second = subprocess.run(
+            command(replace(config, epochs=500), tmp_path / "run", "--resume"),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert second.returncode == 1
+        assert "another process is training in" in second.stderr
+    finally:
+        process.kill()
+        process.wait()
+
+
 # ---------------------------------------------------------------- what is refused
 
 

@@ -39,6 +39,7 @@ from vpgcnn.training.config import OptimiserConfig, TrainConfig
 from vpgcnn.training.progress import Quiet
 from vpgcnn.training.run import Run, chosen_weights
 from vpgcnn.training.seeds import generator, seed_of
+from vpgcnn.training.serial import read_json
 
 __all__ = ["Interrupted", "evaluate", "make_card", "train"]
 
@@ -130,10 +131,14 @@ class _Training:
         self._prepare()
         if self.main:
             self.run.begin()
-        self.accelerator.wait_for_everyone()
-        if self.run.result.exists():
-            from vpgcnn.training.serial import read_json
+        try:
+            self.accelerator.wait_for_everyone()
+            return self._run()
+        finally:
+            self.run.end()
 
+    def _run(self) -> dict[str, Any]:
+        if self.run.result.exists():
             self.progress.say(f"{self.run.folder} is finished")
             done: dict[str, Any] = read_json(self.run.result)
             return done

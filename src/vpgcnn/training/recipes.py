@@ -38,7 +38,7 @@ CIFAR = TrainConfig(
     objective=ObjectiveConfig(start=0.01, peak=0.01),
     network=OptimiserConfig(rate=2e-3),
     levels=OptimiserConfig(rate=2e-3, decay=0.0),
-    epochs=8,
+    epochs=6,
 )
 PAPER_LEVELS = OptimiserConfig("sgd", 1e-3, 0.0)
 

@@ -10,10 +10,14 @@ result.json         the test, once training is over
 
 from __future__ import annotations
 
+try:
+    import fcntl
+except ImportError:  # not on Windows: there two processes in one folder are not noticed
+    fcntl = None  # type: ignore[assignment]
 import json
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from torch import Tensor
@@ -34,6 +38,7 @@ class Run:
 
     def __init__(self, folder: Path, config: TrainConfig) -> None:
         self.folder, self.config = folder, config
+        self._lock: TextIO | None = None
         self.metrics, self.state = folder / "metrics.jsonl", folder / "state.safetensors"
         self.best, self.last, self.result = (
             folder / name for name in ("best.safetensors", "last.safetensors", "result.json")
@@ -51,12 +56,22 @@ class Run:
                 )
             self._check_same(from_json(TrainConfig, read_json(path), str(path)))
             return
-        if self.folder.is_dir() and any(self.folder.iterdir()):
+        if self.folder.is_dir() and any(path.name != ".lock" for path in self.folder.iterdir()):
             raise UserError(f"{self.folder} is not empty and holds no run: choose another --out")
 
     def begin(self) -> None:
-        """Write down what was chosen, once it is known that it can be done."""
+        """Take the folder for this process and write down what was chosen, once it is known that it can be done."""
         path = self.folder / "config.json"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.folder / ".lock").open("w")
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror}") from error
+        if fcntl is not None:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given back when the process ends, however
+            except OSError as error:
+                raise UserError(f"another process is training in {self.folder}") from error
         if not path.exists():
             write_json(path, to_json(self.config))
 
@@ -71,6 +86,13 @@ class Run:
                     f"{part.name}: {one!r} then, {two!r} now",
                 )  # fmt: skip
                 raise UserError(f"{self.folder} was begun with other settings ({detail}): resume it with those")
+
+    def end(self) -> None:
+        """Give the folder back."""
+        if self._lock is not None:
+            (self.folder / ".lock").unlink(missing_ok=True)
+            self._lock.close()
+            self._lock = None
 
     # ------------------------------------------------------------ metrics
 
