@@ -129,9 +129,9 @@ class _Training:
         if self.main:
             self.run.check(resume)
         self._prepare()
-        if self.main:
-            self.run.begin()
         try:
+            if self.main:
+                self.run.begin()
             self.accelerator.wait_for_everyone()
             return self._run()
         finally:

@@ -64,14 +64,16 @@ class Run:
         path = self.folder / "config.json"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.folder / ".lock").open("w")
+            lock = (self.folder / ".lock").open("w")
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror}") from error
         if fcntl is not None:
             try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given back when the process ends, however
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given back when the process ends, however
             except OSError as error:
+                lock.close()
                 raise UserError(f"another process is training in {self.folder}") from error
+        self._lock = lock
         if not path.exists():
             write_json(path, to_json(self.config))
 
