@@ -80,7 +80,7 @@ def test_evaluate_says_accuracy_and_levels(trained: Path) -> None:
     assert data["split"] == "validation"
     assert set(data["theta"]["last"]) <= {"bright", "dark"}
     again = vpgcnn("evaluate", trained / "run" / "best.safetensors", "--data", trained / "photos", "--json")
-    assert json.loads(again.stdout)["images"] == 9
+    assert json.loads(again.stdout)["images"] == 60  # all of a folder that is given
 
 
 def test_predict_says_class_confidence_and_level(trained: Path, tmp_path: Path) -> None:

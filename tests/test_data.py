@@ -197,6 +197,8 @@ def test_a_folder_with_a_test_part_of_its_own(tmp_path: Path) -> None:
     data = load(DataConfig(name=str(tmp_path), size=8, validation=0.1))
     assert (len(data.train), len(data.validation), len(data.test)) == (18, 2, 6)
     (tmp_path / "test" / "cow").mkdir()
+    load(DataConfig(name=str(tmp_path)))  # an empty folder is no class
+    Image.new("RGB", (20, 16)).save(tmp_path / "test" / "cow" / "1.png")
     with pytest.raises(UserError, match="cow is a class that"):
         load(DataConfig(name=str(tmp_path)))
 
@@ -206,6 +208,9 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="at least 2 classes, found 0"):
         load(DataConfig(name=str(tmp_path / "empty")))
     folder = photos(tmp_path / "photos")
+    (folder / ".ipynb_checkpoints").mkdir()
+    (folder / "empty").mkdir()
+    assert load(DataConfig(name=str(folder))).classes == ("cat", "dog")  # what programs leave behind is no class
     (folder / "cat" / "3.png").write_bytes((folder / "cat" / "3.png").read_bytes()[:40])
     with pytest.raises(UserError, match=r"cat/3\.png"):
         load(DataConfig(name=str(folder)))
@@ -229,6 +234,15 @@ def test_images_are_read_as_people_see_them(tmp_path: Path) -> None:
         read_image(tmp_path / "huge.png")
 
 
+def test_deep_images_are_scaled_and_others_refused(tmp_path: Path) -> None:
+    ramp = np.linspace(0, 65535, 256).astype(np.uint16).reshape(16, 16)
+    Image.fromarray(ramp).save(tmp_path / "deep.png")
+    assert read_image(tmp_path / "deep.png").flatten().tolist() == (ramp // 257).flatten().tolist()
+    Image.fromarray(np.zeros((4, 4), np.float32)).save(tmp_path / "float.tif")
+    with pytest.raises(UserError, match=r"float\.tif has 32-bit pixels"):
+        read_image(tmp_path / "float.tif")
+
+
 def test_arrays(tmp_path: Path) -> None:
     path = tmp_path / "data.npz"
     images, labels = np.zeros((30, 8, 8, 3)), np.arange(30) % 2
@@ -245,11 +259,28 @@ def test_arrays(tmp_path: Path) -> None:
         ({"images": images * np.nan, "labels": labels}, "finite"),
         ({"images": images, "labels": labels - 1}, "≥ 0"),
         ({"images": images, "labels": labels[:3]}, "30 images, but labels of shape"),
+        ({"images": np.zeros((6, 8, 8, 4)), "labels": np.arange(6) % 2}, "C of 1 or 3"),
+        ({"images": np.zeros((6, 2, 8, 8)), "labels": np.arange(6) % 2}, "C of 1 or 3"),
+        ({"images": np.zeros((20, 8, 9)), "labels": np.arange(20) % 2}, "must be square, got 8×9"),
+        ({"images": images, "labels": labels, "classes": np.array("one")}, "classes are a list"),
+        (
+            {
+                "images": images,
+                "labels": labels,
+                "test_images": np.zeros((4, 1, 8, 8)),
+                "test_labels": np.zeros(4, int),
+            },
+            "test images are 1×8×8, training images 3×8×8",
+        ),
         ({"images": np.array([Evil()] * 2), "labels": labels}, "cannot read arrays"),
     ):
         np.savez(path, **wrong)
         with pytest.raises(UserError, match=said):
             load(DataConfig(name=str(path)))
+    with path.open("wb") as stream:
+        np.save(stream, images)
+    with pytest.raises(UserError, match="holds a single array"):
+        load(DataConfig(name=str(path)))
     path.write_bytes(b"hello")
     with pytest.raises(UserError, match="cannot read arrays"):
         load(DataConfig(name=str(path)))
@@ -261,6 +292,7 @@ def test_statistics_are_those_of_the_training_images(tmp_path: Path) -> None:
     np.savez(path, images=images, labels=np.arange(50) % 2)
     data = load(DataConfig(name=str(path), limit=10))
     assert len(data.train) == 10
+    assert data.train.labels.unique().numel() == 2  # drawn, not the first ones
     pixels = data.train.images.double() / 255
     assert data.mean == pytest.approx(float(pixels.mean()))
     assert data.std == pytest.approx(float(pixels.std()))

@@ -299,6 +299,20 @@ def test_unwritable_and_full_disks_give_a_sentence(
         ({"warmup": 2.0}, "warmup and final are shares of 1"),
         ({"network": OptimiserConfig(rate=-1.0)}, "rate must be > 0"),
         ({"network": OptimiserConfig("sgd", 1e30, 0.0)}, "not finite after step"),
+        ({"network": OptimiserConfig(rate=float("nan"))}, "network.rate must be a finite number, got nan"),
+        ({"model": replace(TINY, omega=float("nan"))}, "model.omega must be a finite number"),
+        ({"model": replace(TINY, level="full"), "network": OptimiserConfig("adamw", 1e30)}, "not finite"),
+        ({"model": replace(TINY, hidden=0)}, "this network cannot be built"),
+        ({"model": replace(TINY, group="o2", family="pathwise")}, "this network cannot be built"),
+        ({"model": replace(TINY, smooth=1e9)}, "0 to 10 pixels"),
+        ({"threads": 100_000}, "threads must be from 0 to"),
+        ({"threads": -1}, "threads must be from 0 to"),
+        ({"clip": -1.0}, "clip must not be negative"),
+        ({"precision": "fp16"}, "needs a CUDA device"),
+        ({"data": DataConfig(name="~nosuchuser/x")}, "no dataset and no path"),
+        ({"data": DataConfig(name="x" * 5000)}, "no dataset and no path"),
+        ({"data": DataConfig(name="mnist67-180", source="embedded", seed=10**20)}, "a seed is a whole number"),
+        ({"data": DataConfig(name="mnist67-180", source="embedded", validation=0.0)}, "no validation images"),
         ({"data": DataConfig(name="no-such-set")}, "unknown dataset 'no-such-set'"),
         (
             {"model": replace(TINY, where=("first",))},
@@ -308,12 +322,77 @@ def test_unwritable_and_full_disks_give_a_sentence(
         ({"model": replace(TINY, initial=2.0)}, "got 2.0"),
         ({"model": replace(TINY, widths=(3,))}, "widths are those of"),
         ({"objective": ObjectiveConfig(start=-1.0)}, "λ must not be negative"),
-        ({"objective": ObjectiveConfig(hold=0.9)}, "hold and ramp"),
+        ({"objective": ObjectiveConfig(hold=0.9)}, "hold, ramp, stay and fall"),
     ],
 )
 def test_nonsense_is_refused_by_name(config: TrainConfig, tmp_path: Path, change: dict[str, object], said: str) -> None:
     with pytest.raises(UserError, match=said.replace("(", r"\(")):
         train(replace(config, **change), tmp_path / "run")  # type: ignore[arg-type]
+    assert "result.json" not in [path.name for path in tmp_path.rglob("*")]
+
+
+def test_lambda_of_a_schedule_may_be_zero(config: TrainConfig, tmp_path: Path) -> None:
+    train(replace(config, epochs=1, objective=ObjectiveConfig(start=0.0, peak=2.0)), tmp_path / "run")
+
+
+def test_without_validation_and_test_images_the_last_epoch_is_kept(config: TrainConfig, tmp_path: Path) -> None:
+    data = replace(config.data, validation=0.0, test=0.0)
+    result = train(replace(config, epochs=1, data=data, select="last"), tmp_path / "run")
+    assert result["test"] == {"images": 0}
+    assert result["validation"] == {"images": 0}
+    assert not (tmp_path / "run" / "best.safetensors").exists()
+    load_model(chosen_weights(tmp_path / "run"))
+
+
+def test_other_data_are_noticed(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy as np
+
+    from vpgcnn.training import loop
+
+    path = tmp_path / "changing.npz"
+    arrays = dict(np.load(config.data.name))
+    np.savez(path, **arrays)
+    config = replace(config, data=replace(config.data, name=str(path)))
+    step = loop._Training._one_step
+
+    def stop_after(self: object, wish: object) -> None:
+        step(self, wish)
+        self.stopping = True  # type: ignore[attr-defined]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop._Training, "_one_step", stop_after)
+        with pytest.raises(Interrupted):
+            train(config, tmp_path / "run")
+    arrays["images"][0, 0, 0] ^= 255
+    np.savez(path, **arrays)
+    with pytest.raises(UserError, match="other data"):
+        train(config, tmp_path / "run", resume=True)
+
+
+def test_what_a_killed_process_leaves_is_no_obstacle(config: TrainConfig, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".config.json.123.tmp").write_text("{")
+    (tmp_path / "run" / ".lock").write_text("")
+    train(replace(config, epochs=1), tmp_path / "run", resume=True)
+    assert not list((tmp_path / "run").glob(".*"))
+
+
+def test_a_share_of_no_images_is_evaluated() -> None:
+    """The second of two processes has nothing to do when there is one image."""
+    from vpgcnn.data import Split
+    from vpgcnn.training.loop import evaluate, make_accelerator
+
+    class Second:
+        device, process_index, num_processes = torch.device("cpu"), 1, 2
+        autocast = staticmethod(make_accelerator(TrainConfig(device="cpu")).autocast)
+
+        @staticmethod
+        def reduce(sums: torch.Tensor, _: str) -> torch.Tensor:
+            return sums
+
+    card = Card(TINY, ("a", "b"), 1, 16, 0.0, 1.0)
+    split = Split(torch.zeros(1, 1, 16, 16, dtype=torch.uint8), torch.zeros(1, dtype=torch.long))
+    assert evaluate(card.build(), split, card, Second())["nll"] == 0  # type: ignore[arg-type]
 
 
 def test_foreign_and_damaged_weights_are_refused(tmp_path: Path) -> None:
@@ -331,9 +410,30 @@ def test_foreign_and_damaged_weights_are_refused(tmp_path: Path) -> None:
     torch.save({"a": torch.zeros(1)}, tmp_path / "pickle.safetensors")
     other = Card(replace(TINY, widths=(3, 4, 6)), ("a", "b"), 1, 16, 0.0, 1.0)
     save_model(tmp_path / "mixed.safetensors", other.build(), card, {})
-    for name in ("short", "text", "empty", "foreign", "bare", "pickle", "mixed", "missing"):
+    save_tensors(tmp_path / "number.safetensors", {"a": torch.zeros(1)}, 5)  # type: ignore[arg-type]
+    save_tensors(tmp_path / "blank.safetensors", {"a": torch.zeros(1)}, {"card": {}})
+    flat = {"card": {**to_json(card), "std": 0.0}}
+    save_tensors(tmp_path / "flat.safetensors", {"a": torch.zeros(1)}, flat)
+    hollow = card.build()
+    torch.nn.init.constant_(hollow.head.weight, float("nan"))  # type: ignore[union-attr]
+    save_model(tmp_path / "hollow.safetensors", hollow, card, {})
+    for name in (
+        "short",
+        "text",
+        "empty",
+        "foreign",
+        "bare",
+        "pickle",
+        "mixed",
+        "missing",
+        "number",
+        "blank",
+        "hollow",
+    ):
         with pytest.raises(UserError, match=name):
             load_model(tmp_path / f"{name}.safetensors")
+    with pytest.raises(UserError, match="std"):
+        load_model(tmp_path / "flat.safetensors")
     with pytest.raises(UserError, match="holds no weights"):
         chosen_weights(tmp_path)
 

@@ -22,7 +22,9 @@ def main(arguments: list[str]) -> int:
     command.epilog = EXAMPLES
     command.add_argument("run", type=Path, help="a run's folder or a weights file")
     command.add_argument("--data", help="another dataset, image folder or .npz (default: that of the run)")
-    command.add_argument("--split", choices=("test", "validation", "train"), default="test")
+    command.add_argument(
+        "--split", choices=("test", "validation", "train", "all"), help="default: test; all with --data of your own"
+    )
     command.add_argument("--json", action="store_true", help="as JSON")
     data_dir_option(command)
     options = command.parse_args(arguments)
@@ -33,7 +35,7 @@ def main(arguments: list[str]) -> int:
     from accelerate import Accelerator
 
     from vpgcnn.analysis.levels import read_theta
-    from vpgcnn.data import load
+    from vpgcnn.data import DATASETS, load
     from vpgcnn.training.loop import evaluate
 
     if options.data:
@@ -44,12 +46,13 @@ def main(arguments: list[str]) -> int:
             f"the network knows {_kind(card.classes, card.channels)}, "
             f"{dataset.name} has {_kind(dataset.classes, dataset.channels)}"
         )
-    split = getattr(dataset, options.split)
+    part = options.split or ("all" if options.data and options.data not in DATASETS else "test")
+    split = dataset.all() if part == "all" else getattr(dataset, part)
     if not len(split):
-        raise UserError(f"{dataset.name} has no {options.split} images")
+        raise UserError(f"{dataset.name} has no {part} images")
     accelerator = Accelerator()
     model = model.to(accelerator.device)
-    result: dict[str, Any] = {"split": options.split, **evaluate(model, split, card, accelerator)}
+    result: dict[str, Any] = {"split": part, **evaluate(model, split, card, accelerator)}
     pixels = card.standardised(split.images.to(accelerator.device))
     theta = read_theta(model, pixels)
     result["theta"] = {
@@ -64,7 +67,7 @@ def main(arguments: list[str]) -> int:
     if options.json:
         print_json(result)
         return 0
-    print(f"{options.split}: accuracy {result['accuracy']:.2%} on {result['images']} images")  # noqa: T201
+    print(f"{part}: accuracy {result['accuracy']:.2%} on {result['images']} images")  # noqa: T201
     print(f"nll {result['nll']:.4f}, kl {result['kl']:.4f} nats an image")  # noqa: T201
     if theta:
         print("\nθ, the share of all rotations in use (1 is all of them), mean by class:")  # noqa: T201

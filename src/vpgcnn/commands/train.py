@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 
@@ -44,15 +45,16 @@ def main(arguments: list[str]) -> int:
     try:
         result = train(config, out, resume=options.resume, progress=Quiet() if options.json else Progress())
     except Interrupted as stop:
-        again = " ".join(["vpgcnn train", *(word for word in arguments if word != "--resume"), "--resume"])
+        again = shlex.join(["vpgcnn", "train", *(word for word in arguments if word != "--resume"), "--resume"])
         print(f"vpgcnn: {stop}\ngo on with: {again}", file=sys.stderr)  # noqa: T201
         return 130
     if options.json:
         print_json(result)
     else:
         test = result["test"]
+        accuracy = f"test accuracy {test['accuracy']:.2%}" if test["images"] else "no test"
         where = f"epoch {result['epoch']}, {result['parameters']:,} parameters, {result['seconds']:.0f} s"
-        print(f"test accuracy {test['accuracy']:.2%} on {test['images']} images ({where})")  # noqa: T201
+        print(f"{accuracy} on {test['images']} images ({where})")  # noqa: T201
         print(f"written to {out}; look at it with: vpgcnn evaluate {out}")  # noqa: T201
     return 0
 

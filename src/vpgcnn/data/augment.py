@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vpgcnn.data.config import DataConfig
+from vpgcnn.errors import UserError
 from vpgcnn.groups import SO2
 
 __all__ = ["augmented"]
@@ -26,6 +27,8 @@ def augmented(images: Tensor, config: DataConfig, generator: torch.Generator, pa
         mirror = torch.rand(whole, generator=generator)[part] < 0.5
         return _shifted(torch.where(mirror[:, None, None, None], images.flip(-1), images), shift)
     if config.augment == "rotate":
+        if not 0 <= config.max_angle <= 180:
+            raise UserError(f"max_angle is in degrees, from 0 to 180, got {config.max_angle}")
         angle = (torch.rand(whole, generator=generator)[part] * 2 - 1) * math.radians(config.max_angle)
         turned = SO2().transform(images.float(), angle.unsqueeze(1), mode="bicubic")
         return turned.round().clamp(0, 255).to(torch.uint8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -54,8 +55,13 @@ class Dataset:
             split: Split = getattr(self, part)
             if len(split) and not 0 <= int(split.labels.min()) <= int(split.labels.max()) < len(self.classes):
                 raise UserError(f"{self.name}: {part} labels must be in 0 … {len(self.classes) - 1}")
+            shape, own = tuple(split.images.shape[1:]), tuple(self.train.images.shape[1:])
+            if len(split) and shape != own:
+                raise UserError(f"{self.name}: {part} images are {_times(shape)}, training images {_times(own)}")
         if not len(self.train):
             raise UserError(f"{self.name}: no training image is left")
+        if self.train.images.shape[-1] != self.train.images.shape[-2]:
+            raise UserError(f"{self.name}: images must be square, got {_times(tuple(self.train.images.shape[-2:]))}")
 
     @property
     def channels(self) -> int:
@@ -65,11 +71,27 @@ class Dataset:
     def size(self) -> int:
         return self.train.images.shape[-1]
 
-    def limited(self, count: int | None) -> Dataset:
-        """The first `count` training images, and statistics measured on them."""
+    def all(self) -> Split:
+        """The three parts together."""
+        parts = self.train, self.validation, self.test
+        return Split(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
+
+    def fingerprint(self) -> str:
+        """A short hash of all images and labels: another one means other data."""
+        digest = hashlib.blake2b(digest_size=8)
+        for split in (self.train, self.validation, self.test):
+            digest.update(f"{tuple(split.images.shape)}".encode())
+            digest.update(split.labels.numpy().tobytes())
+            digest.update(split.images.numpy().tobytes())
+        return digest.hexdigest()
+
+    def limited(self, count: int | None, seed: int) -> Dataset:
+        """`count` training images, drawn by seed (all of them for None), and statistics measured on them."""
         if count is not None and count < 1:
             raise UserError(f"limit must be at least 1, got {count}")
-        train = self.train if count is None else self.train[:count]
+        train = self.train
+        if count is not None and count < len(train):
+            train = train[torch.randperm(len(train), generator=seeded(seed))[:count]]
         pixels = train.images.to(torch.float64) / 255
         return replace(self, train=train, mean=float(pixels.mean()), std=max(float(pixels.std()), 1e-3))
 
@@ -78,6 +100,17 @@ def held_out(count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
     """Indices of the part that stays and of the share that is held out, shuffled by seed."""
     if not 0 <= share < 1:
         raise UserError(f"the share that is held out must be in [0, 1), got {share}")
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(count, generator=seeded(seed))
     cut = count - round(share * count)
     return order[:cut], order[cut:]
+
+
+def seeded(seed: int) -> torch.Generator:
+    """A generator with this seed."""
+    if not 0 <= seed < 2**63:
+        raise UserError(f"a seed is a whole number from 0 to 2⁶³ − 1, got {seed}")
+    return torch.Generator().manual_seed(seed)
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape))

@@ -43,11 +43,15 @@ class Archive:
 
 def data_directory(given: Path | None = None) -> Path:
     """`--data-dir`, else the environment variable VPGCNN_DATA, else a folder in the user's cache."""
-    if given is not None:
-        return given.expanduser()
-    if os.environ.get(VARIABLE):
-        return Path(os.environ[VARIABLE]).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vpgcnn" / "data"
+    chosen = given
+    if chosen is None and os.environ.get(VARIABLE):
+        chosen = Path(os.environ[VARIABLE])
+    if chosen is None:
+        chosen = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "vpgcnn" / "data"
+    try:
+        return chosen.expanduser()
+    except RuntimeError as error:
+        raise UserError(f"{chosen} is no data directory: {error}") from error
 
 
 def md5(path: Path) -> str:

@@ -18,6 +18,8 @@ from vpgcnn.errors import UserError
 __all__ = ["load_arrays", "load_folder", "read_image"]
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
+HIDDEN = (".ipynb_checkpoints", "__MACOSX")
+"""Folders that programs leave beside those of the classes."""
 LARGEST = 64_000_000
 """Pixels of the largest image that is decoded."""
 
@@ -37,7 +39,11 @@ def read_image(path: Path, size: int | None = None, channels: int | None = None)
             if image.mode in ("RGBA", "LA", "PA", "P"):
                 image = image.convert("RGBA")
                 image = Image.alpha_composite(Image.new("RGBA", image.size, "black"), image)
-            grey = channels == 1 or (channels is None and image.mode in ("1", "L", "I;16", "I"))
+            if image.mode.startswith("I;16"):  # 16 bits, which convert() would cut off instead of scaling
+                image = Image.fromarray((np.asarray(image, np.uint16) // 257).astype(np.uint8))
+            elif image.mode in ("I", "F"):
+                raise UserError(f"{path} has 32-bit pixels ({image.mode}): save it with 8 or 16 bits")
+            grey = channels == 1 or (channels is None and image.mode in ("1", "L"))
             image = image.convert("L" if grey else "RGB")
             if size is not None:
                 image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
@@ -64,7 +70,9 @@ def load_folder(config: DataConfig, folder: Path) -> Dataset:
         paths = [(path, label) for label, name in enumerate(classes) for path in _images(where / name)]
         if not paths:
             raise UserError(f"no image in {where}")
-        strange = [path.name for path in where.iterdir() if path.is_dir() and path.name not in classes]
+        strange = [
+            path.name for path in sorted(where.iterdir()) if _images(path) and path.name not in (*classes, *HIDDEN)
+        ]
         if strange:
             raise UserError(f"{where / strange[0]} is a class that {parts.get('train', folder)} does not have")
         if size is None or channels is None:
@@ -91,7 +99,7 @@ def _channels(paths: list[Path]) -> int:
 
 def _classes(folder: Path) -> tuple[str, ...]:
     try:
-        names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+        names = sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name not in HIDDEN)
     except OSError as error:
         raise UserError(f"cannot read {folder}: {error.strerror}") from error
     names = [name for name in names if _images(folder / name)]
@@ -112,8 +120,13 @@ def load_arrays(config: DataConfig, path: Path) -> Dataset:
     `test_images` and `test_labels`, `validation_images` and `validation_labels` may be beside them.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        archive = np.load(path, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise UserError(f"{path} holds a single array, not `images` and `labels`")
+        with archive:
             arrays = {name: archive[name] for name in archive.files}
+    except UserError:
+        raise
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
         raise UserError(f"cannot read arrays from {path}: {error}") from error
     read: dict[str, Split] = {}
@@ -128,6 +141,8 @@ def load_arrays(config: DataConfig, path: Path) -> Dataset:
         read = {"": read["train"], **{part: split for part, split in read.items() if part == "validation"}}
     highest = max(int(split.labels.max()) for split in read.values() if len(split))
     names = arrays.get("classes")
+    if names is not None and names.ndim != 1:
+        raise UserError(f"{path}: classes are a list of names, got shape {names.shape}")
     classes = tuple(map(str, range(highest + 1) if names is None else names.tolist()))
     return _parted(str(path), classes, read, (f"{sum(map(len, read.values()))} images from {path}",), config)
 
@@ -137,8 +152,8 @@ def _bytes(images: np.ndarray, path: Path) -> Tensor:
         images = images[:, None]
     elif images.ndim == 4 and images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
         images = images.transpose(0, 3, 1, 2)
-    if images.ndim != 4 or 0 in images.shape:
-        raise UserError(f"{path}: images are N×H×W, N×H×W×C or N×C×H×W, got shape {images.shape}")
+    if images.ndim != 4 or 0 in images.shape or images.shape[1] not in (1, 3):
+        raise UserError(f"{path}: images are N×H×W, N×H×W×C or N×C×H×W with C of 1 or 3, got shape {images.shape}")
     if images.dtype != np.uint8:
         if not np.issubdtype(images.dtype, np.floating) or not np.isfinite(images).all():
             raise UserError(f"{path}: images are bytes or finite numbers in [0, 1], got {images.dtype}")

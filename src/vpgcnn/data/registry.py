@@ -47,7 +47,7 @@ def load(config: DataConfig, directory: Path | None = None) -> Dataset:
     if config.name in DATASETS:
         dataset = DATASETS[config.name].load(config, data_directory(directory))
     else:
-        path = Path(config.name).expanduser()
+        path = _path(config.name)
         if path.is_dir():
             dataset = own.load_folder(config, path)
         elif path.suffix == ".npz" and path.is_file():
@@ -56,4 +56,13 @@ def load(config: DataConfig, directory: Path | None = None) -> Dataset:
             raise UserError(
                 f"unknown dataset {config.name!r}: choose from {', '.join(DATASETS)}, or give an image folder or .npz"
             )
-    return dataset.limited(config.limit)
+    return dataset.limited(config.limit, config.seed)
+
+
+def _path(name: str) -> Path:
+    try:
+        path = Path(name).expanduser()
+        path.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, an unknown user, a zero byte
+        raise UserError(f"{name[:80]!r} is no dataset and no path: {error}") from error
+    return path

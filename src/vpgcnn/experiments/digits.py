@@ -82,7 +82,7 @@ def figures(row: dict[str, Any]) -> dict[str, float | None]:
         "flip_highest": max(flips) if flips else None,
         "seven_lowest": min(seven.values()),
         "seven_mean": round(mean(seven.values()), 4),
-        "theta_auroc": max(row["theta_auroc"].values(), default=None),
+        "theta_auroc": row["theta_auroc"].get("last"),
     }
 
 

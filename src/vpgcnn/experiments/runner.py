@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from vpgcnn.training.serial import read_json, to_json, write_bytes, write_json
 
 __all__ = ["page", "run"]
 
-KEPT = ("test", "validation", "epoch", "parameters", "steps", "seconds", "data")
+KEPT = ("test", "validation", "epoch", "parameters", "steps", "seconds", "data", "fingerprint")
 CHOSEN = {
     "last": "the last epoch",
     "accuracy": "the epoch of best validation accuracy",
@@ -44,27 +45,23 @@ def run(
     Each run has a folder under `runs` and resumes by itself. The result is written anew after each.
     settings: fields of the configuration that do not change what is computed (data_dir, threads, …).
     """
-    from dataclasses import replace
-
     target = results / f"{experiment.result[preset]}.json"
     folder = runs / name / preset
     for seed in seeds:
         for arm in arms:
             config = replace(experiment.config(arm, seed, preset), **settings)
             own = folder / f"{arm}-{seed}"
-            if _done(target, own, arm, seed, config):
+            dataset = load(config.data, config.data_dir)
+            if _done(target, own, (arm, seed, _settled(config)), dataset.fingerprint()):
                 progress.say(f"{arm}, seed {seed}: done before")
                 continue
             progress.say(f"{arm}, seed {seed}: {own}")
             result = train(config, own, resume=True, progress=progress)
             model, card = load_model(chosen_weights(own))
-            dataset = load(config.data, config.data_dir)
             with progress:
                 measured = experiment.measure(model, card, dataset, progress)
             row = {"arm": arm, "seed": seed, "commit": _commit()}
-            row |= {
-                key: result[key] for key in ("test", "validation", "epoch", "parameters", "steps", "seconds", "data")
-            }
+            row |= {key: result[key] for key in KEPT if key in result}
             row |= {"torch": torch.__version__, "config": _settled(config), **measured}
             write_json(own / "measured.json", row)
             _write(target, name, preset, experiment, folder)
@@ -76,19 +73,26 @@ def _settled(config: TrainConfig) -> dict[str, Any]:
     return {key: value for key, value in to_json(config).items() if key not in FREE}
 
 
-def _done(target: Path, own: Path, arm: str, seed: int, config: TrainConfig) -> bool:
-    """Whether this run was measured with these settings, here or in the result that is there."""
+def _done(target: Path, own: Path, run: tuple[str, int, dict[str, Any]], data: str) -> bool:
+    """Whether this run (arm, seed, settings) was measured on these data, here or in the result that is there."""
     rows = [read_json(own / "measured.json")] if (own / "measured.json").exists() else []
     rows += read_json(target)["rows"] if target.exists() else []
-    return any((row["arm"], row["seed"], row["config"]) == (arm, seed, _settled(config)) for row in rows)
+    same = [row for row in rows if (row["arm"], row["seed"], row["config"]) == run]
+    return any(row.get("fingerprint", data) == data for row in same)
 
 
 def _write(target: Path, name: str, preset: str, experiment: Experiment, folder: Path) -> None:
     """The result from all measured runs, and from rows that were there before."""
-    rows = {(row["arm"], row["seed"]): row for row in (read_json(target)["rows"] if target.exists() else [])}
-    for path in sorted(folder.glob("*/measured.json")):
-        row = read_json(path)
-        rows[row["arm"], row["seed"]] = row
+    found = (read_json(target)["rows"] if target.exists() else []) + [
+        read_json(path) for path in sorted(folder.glob("*/measured.json"))
+    ]
+    # Rows of arms that are no more, or of other settings than these, are of another experiment.
+    rows = {
+        (row["arm"], row["seed"]): row
+        for row in found
+        if row["arm"] in experiment.arms
+        and row["config"] == _settled(experiment.config(row["arm"], row["seed"], preset))
+    }
     order = list(experiment.arms)
     whole = sorted(rows.values(), key=lambda row: (order.index(row["arm"]), row["seed"]))
     if not whole:
@@ -111,9 +115,11 @@ def page(result: dict[str, Any], experiment: Experiment) -> str:
     config = rows[0]["config"]
     about = f"{experiment.about[0].upper()}{experiment.about[1:]}."
     budget = f"{config['epochs']} epochs of batches of {config['batch_size']}, {rows[0]['steps']} steps"
+    others = {row["arm"]: row["steps"] for row in rows if row["steps"] != rows[0]["steps"]}
+    budget += "".join(f" ({arm}: {steps})" for arm, steps in others.items())
     return (
         f"# {result['name']} (preset {result['preset']})\n\n{about}\n\nWritten by `{result['command']}`; do not edit.\n"
-        f"Data: {data}. Budget of every arm: {budget}. Tested: {CHOSEN[config['select']]}. "
+        f"Data: {data}. Budget of each arm: {budget}. Tested: {CHOSEN[config['select']]}. "
         f"Commits: {', '.join(sorted({row['commit'] for row in rows}))}.\n\n{experiment.table(rows)}\n"
     )
 

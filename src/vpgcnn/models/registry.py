@@ -40,7 +40,12 @@ def build(config: ModelConfig, in_channels: int, classes: int) -> nn.Module:
     if in_channels < 1 or classes < 2:
         raise UserError(f"a network needs channels and at least 2 classes, got {in_channels} and {classes}")
     if isinstance(config, SE2Config):
-        return SE2Net(config, in_channels, classes)
+        try:
+            return SE2Net(config, in_channels, classes)
+        except UserError:
+            raise
+        except (ValueError, RuntimeError, TypeError) as error:
+            raise UserError(f"this network cannot be built: {error}") from error
     raise UserError(f"no network is configured by {config!r}")
 
 

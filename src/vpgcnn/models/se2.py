@@ -141,8 +141,8 @@ def _on_disc(values: Tensor) -> Tensor:
 
 
 def _gaussian(deviation: float) -> Tensor | None:
-    if deviation < 0:
-        raise UserError(f"smooth is a standard deviation in pixels, ≥ 0, got {deviation}")
+    if not 0 <= deviation <= 10:
+        raise UserError(f"smooth is a standard deviation of 0 to 10 pixels, got {deviation}")
     if deviation == 0:
         return None
     reach = max(1, round(3 * deviation))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,11 @@ class Card:
     std: float
     dataset: str = ""
 
+    def __post_init__(self) -> None:
+        sound = self.channels in (1, 3) and self.size >= 1 and len(self.classes) >= 2
+        if not (sound and math.isfinite(self.mean) and math.isfinite(self.std) and self.std > 0):
+            raise UserError(f"a card needs channels, size, classes, mean and std that make sense, got {self}")
+
     def build(self) -> nn.Module:
         """The network, with random weights."""
         return build(self.model, self.channels, len(self.classes))
@@ -62,7 +68,10 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             if text.get("format") != FORMAT:
                 raise UserError(f"{path} was not written by vpgcnn (format {text.get('format')!r})")
             tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
-        return tensors, json.loads(text["description"])
+        description = json.loads(text["description"])
+        if not isinstance(description, dict):
+            raise UserError(f"{path} was not written by vpgcnn: its description is {description!r}")
+        return tensors, description
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         if isinstance(error, UserError):
             raise
@@ -91,6 +100,9 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> No
     wrong = sorted(set(own) ^ set(tensors)) or [key for key in own if own[key].shape != tensors[key].shape]
     if wrong:
         raise UserError(f"the weights in {path} are not those of this network: they differ at {wrong[0]!r}")
+    unsound = [key for key, value in tensors.items() if value.is_floating_point() and not bool(value.isfinite().all())]
+    if unsound:
+        raise UserError(f"the weights in {path} are not finite: {unsound[0]!r}")
     model.load_state_dict(tensors)
 
 

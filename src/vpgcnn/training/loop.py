@@ -7,10 +7,11 @@ statistics are taken over all of them, and random choices are drawn for all of t
 from __future__ import annotations
 
 import math
+import os
 import signal
 import time
 from contextlib import AbstractContextManager
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -87,8 +88,8 @@ def evaluate(
         return {"images": 0}
     model.eval()
     sums = torch.zeros(3, dtype=torch.float32, device=accelerator.device)
-    own = torch.arange(accelerator.process_index, len(split), accelerator.num_processes)
-    for index in own.split(batch):
+    own = torch.arange(len(split))[accelerator.process_index :: accelerator.num_processes]
+    for index in own.split(batch) if len(own) else ():
         images, labels = card.standardised(split.images[index].to(accelerator.device)), split.labels[index]
         labels = labels.to(accelerator.device)
         with accelerator.autocast():
@@ -97,6 +98,8 @@ def evaluate(
         right = (prediction[0].argmax(dim=1) == labels).sum()
         sums += torch.stack([right, elbo.nll * len(index), elbo.kl * len(index)]).float()
     right, nll, kl = (accelerator.reduce(sums, "sum") / len(split)).tolist()
+    if not math.isfinite(nll + kl):
+        raise UserError(f"the network's answers are not finite (nll {nll}, kl {kl}): lower network.rate")
     return {"accuracy": right, "nll": nll, "kl": kl, "images": len(split)}
 
 
@@ -105,6 +108,9 @@ def train(config: TrainConfig, out: Path, *, resume: bool = False, progress: Qui
 
     resume: go on with the run that is there (or begin it). Returns what result.json says.
     """
+    _check_numbers(config, "")
+    if not 0 <= config.threads <= 4 * (os.cpu_count() or 1):
+        raise UserError(f"threads must be from 0 to {4 * (os.cpu_count() or 1)}, got {config.threads}")
     if config.threads > 0:
         torch.set_num_threads(config.threads)
     return _Training(config, out, make_accelerator(config), progress or Quiet()).go(resume)
@@ -112,6 +118,8 @@ def train(config: TrainConfig, out: Path, *, resume: bool = False, progress: Qui
 
 def make_accelerator(config: TrainConfig) -> Accelerator:
     """The engine of one run. accelerate keeps its settings for the process, and the last run's may have been others."""
+    if config.precision == "fp16" and (config.device == "cpu" or not torch.cuda.is_available()):
+        raise UserError("precision fp16 needs a CUDA device: use bf16")
     AcceleratorState._reset_state(reset_partial_state=not across())
     return Accelerator(mixed_precision=config.precision, cpu=config.device == "cpu")
 
@@ -166,6 +174,9 @@ class _Training:
         if self.per_epoch == 0:
             raise UserError(f"batch_size is {config.batch_size}, but there are only {len(self.data.train)} images")
         self.total = self.per_epoch * config.epochs
+        if not len(self.data.validation) and config.select != "last":
+            raise UserError(f"there are no validation images to select by {config.select}: --select last does without")
+        self.fingerprint = self.data.fingerprint()
         self.card = make_card(config, self.data)
         torch.manual_seed(seed_of(config.seed, "weights"))
         model = build(config.model, self.data.channels, len(self.data.classes))
@@ -184,7 +195,9 @@ class _Training:
         self.model, *prepared = self.accelerator.prepare(model, *optimisers)
         self.optimisers = dict(zip(self.names, prepared, strict=True))
         self.schedule = KlSchedule(**{part.name: getattr(config.objective, part.name) for part in fields(KlSchedule)})
-        self.dual = DualWeight(config.objective.tolerance, config.objective.speed, weight=config.objective.start)
+        self.dual = DualWeight()
+        if config.objective.mode == "dual":
+            self.dual = DualWeight(config.objective.tolerance, config.objective.speed, weight=config.objective.start)
         self.step, self.elapsed, self.best = 0, 0.0, None  # type: int, float, dict[str, Any] | None
         self.epoch_sums, self.log_sums = [0.0] * 4, [0.0] * 4
         self.stopping = False
@@ -197,6 +210,8 @@ class _Training:
         if kept is None:
             return
         tensors, said = kept
+        if said.get("data", self.fingerprint) != self.fingerprint:
+            raise UserError(f"{self.run.folder} was begun with other data than are there now: {self.data.notes[0]}")
         parts = {key: _under(tensors, key) for key in ("model", *self.names)}
         load_weights(self.plain, parts["model"], self.run.state)
         for group, optimiser in self.optimisers.items():
@@ -274,24 +289,24 @@ class _Training:
         epoch = self.step // self.per_epoch
         training = {f"train_{key}": value for key, value in _means(self.epoch_sums).items()}
         self.epoch_sums = [0.0] * 4
-        part = self.data.validation if len(self.data.validation) else self.data.train[: len(self.data.test)]
-        scores = evaluate(self.plain, part, self.card, self.accelerator)
+        scores = evaluate(self.plain, self.data.validation, self.card, self.accelerator)
         self._clock()
         line = {"epoch": epoch, "step": self.step, **training, "lambda": self._weight()}
         line |= {f"validation_{key}": value for key, value in scores.items()} | {"seconds": round(self.elapsed, 1)}
         self._log(line)
         said = {"epoch": epoch, "validation": scores}
-        if self.best is None or self._better(scores, self.best["validation"]):
+        if scores["images"] and (self.best is None or self._better(scores, self.best["validation"])):
             self.best = said
             if self.main:
                 save_model(self.run.best, self.plain, self.card, said)
         if self.main:
             save_model(self.run.last, self.plain, self.card, said)
         self._save()
-        self.progress.say(
-            f"epoch {epoch:>3} of {self.config.epochs}: train {training['train_accuracy']:.2%}, validation "
-            f"{scores['accuracy']:.2%}, nll {scores['nll']:.4f}, kl {scores['kl']:.3f}, {self.elapsed:.0f} s"
-        )
+        held = ""
+        if scores["images"]:
+            held = f"validation {scores['accuracy']:.2%}, nll {scores['nll']:.4f}, kl {scores['kl']:.3f}, "
+        trained = f"train {training['train_accuracy']:.2%}"
+        self.progress.say(f"epoch {epoch:>3} of {self.config.epochs}: {trained}, {held}{self.elapsed:.0f} s")
 
     def _better(self, new: dict[str, float], old: dict[str, float]) -> bool:
         return new["nll"] <= old["nll"] if self.config.select == "nll" else new["accuracy"] >= old["accuracy"]
@@ -312,6 +327,7 @@ class _Training:
             tensors |= {f"{group}/{key}": value for key, value in state.items()}
         scaler = None if self.accelerator.scaler is None else self.accelerator.scaler.state_dict()
         said = {"step": self.step, "elapsed": self.elapsed, "best": self.best, "scaler": scaler}
+        said["data"] = self.fingerprint
         said |= {"epoch_sums": self.epoch_sums, "log_sums": self.log_sums, "dual": self.dual.__dict__}
         if self.main:
             self.run.save_state(tensors, said)
@@ -325,17 +341,30 @@ class _Training:
         scores = evaluate(self.plain, self.data.test, self.card, self.accelerator)
         result = {"epoch": said["epoch"], "validation": said["validation"], "test": scores}
         result |= {"parameters": self.parameters, "steps": self.step, "seconds": round(self.elapsed, 1)}
-        result["data"] = list(self.data.notes)
+        result |= {"data": list(self.data.notes), "fingerprint": self.fingerprint}
         if self.main:
             self.run.finish(result)
         self.accelerator.wait_for_everyone()
         return result
 
 
+def _check_numbers(config: Any, path: str) -> None:
+    """Every number of a configuration is finite."""
+    for part in fields(config):
+        value, name = getattr(config, part.name), f"{path}{part.name}"
+        if is_dataclass(value):
+            _check_numbers(value, f"{name}.")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"{name} must be a finite number, got {value}")
+
+
 def _check(config: TrainConfig, processes: int) -> None:
     for name in ("epochs", "batch_size"):
         if getattr(config, name) < 1:
             raise UserError(f"{name} must be at least 1, got {getattr(config, name)}")
+    for name, number in (("clip", config.clip), ("log_steps", config.log_steps), ("save_seconds", config.save_seconds)):
+        if number < 0:
+            raise UserError(f"{name} must not be negative, got {number}")
     if config.batch_size % processes:
         raise UserError(f"batch_size {config.batch_size} cannot be shared evenly among {processes} processes")
     if not 0 <= config.warmup < 1 or not 0 <= config.final <= 1:

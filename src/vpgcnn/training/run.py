@@ -47,6 +47,10 @@ class Run:
     def check(self, resume: bool) -> None:
         """Make sure that a new run may begin here, or that this is the one to be resumed. Writes nothing."""
         path = self.folder / "config.json"
+        try:
+            self.folder.exists()
+        except OSError as error:  # a name that is too long
+            raise UserError(f"cannot write to {str(self.folder)[:80]}…: {error.strerror}") from error
         if self.folder.exists() and not self.folder.is_dir():
             raise UserError(f"{self.folder} is a file, not a folder for a run")
         if path.exists():
@@ -56,7 +60,7 @@ class Run:
                 )
             self._check_same(from_json(TrainConfig, read_json(path), str(path)))
             return
-        if self.folder.is_dir() and any(path.name != ".lock" for path in self.folder.iterdir()):
+        if self.folder.is_dir() and any(not _ours(path) for path in self.folder.iterdir()):
             raise UserError(f"{self.folder} is not empty and holds no run: choose another --out")
 
     def begin(self) -> None:
@@ -74,6 +78,8 @@ class Run:
                 lock.close()
                 raise UserError(f"another process is training in {self.folder}") from error
         self._lock = lock
+        for left in self.folder.glob(".*.tmp"):  # of a process that was killed while it wrote
+            left.unlink(missing_ok=True)
         if not path.exists():
             write_json(path, to_json(self.config))
 
@@ -102,7 +108,7 @@ class Run:
         """Append a line to metrics.jsonl."""
         try:
             with self.metrics.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(line) + "\n")
+                stream.write(json.dumps(line, allow_nan=False) + "\n")
         except OSError as error:
             raise UserError(f"cannot write {self.metrics}: {error.strerror}") from error
 
@@ -118,7 +124,12 @@ class Run:
 
     def load_state(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The last state that was kept, if any."""
-        return read_tensors(self.state) if self.state.exists() else None
+        if not self.state.exists():
+            return None
+        tensors, said = read_tensors(self.state)
+        if not {"step", "logged", "epoch_sums", "dual"} <= set(said):
+            raise UserError(f"{self.state} is no state to resume from")
+        return tensors, said
 
     def rewind(self, description: dict[str, Any] | None) -> None:
         """Forget the lines that were logged after that state: they will be written again."""
@@ -130,6 +141,11 @@ class Run:
         """Write the test's result."""
         versions = {"torch": torch.__version__}
         write_json(self.result, {**result, "versions": versions, "config": to_json(self.config)})
+
+
+def _ours(path: Path) -> bool:
+    """Whether a file is one that a killed process may leave behind."""
+    return path.name == ".lock" or (path.name.startswith(".") and path.name.endswith(".tmp"))
 
 
 def chosen_weights(path: Path) -> Path:

@@ -41,6 +41,14 @@ def from_json(kind: type[T], data: Any, where: str = "config") -> T:
     unknown = sorted(set(data) - parts)
     if unknown:
         raise UserError(f"{where} has no field {unknown[0]!r}: choose from {', '.join(sorted(parts))}")
+    needed = [
+        part.name
+        for part in dataclasses.fields(kind)  # type: ignore[arg-type]
+        if part.default is dataclasses.MISSING and part.default_factory is dataclasses.MISSING
+    ]
+    missing = [name for name in needed if name not in data]
+    if missing:
+        raise UserError(f"{where} lacks the field {missing[0]!r}")
     return kind(**{name: _value(hints[name], value, f"{where}.{name}") for name, value in data.items()})
 
 
@@ -96,7 +104,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, data: Any) -> None:
     """Plain data as a JSON file."""
-    write_bytes(path, (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode())
+    write_bytes(path, (json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
