@@ -135,7 +135,7 @@ def networks(network: str, batch: int, goals: dict[str, float], seconds: float) 
     bare, shapes = bare_program(network, batch)
     for arm, goal in goals.items():
         step, *_ = training_program(network, arm, batch)
-        value = ratio(step, bare, seconds=seconds, least=3 if network == "cifar" else 7)
+        value = ratio(step, bare, seconds=seconds, least=2 if network == "cifar" else 7)
         yield row(f"training step over bare convolutions, {title}: {arm}", value, goal, shapes)
         del step
 
