@@ -36,7 +36,7 @@ class Curve:
 
 def plot(title: str, angles: Sequence[float], curves: Sequence[Curve], *, width: int = 460, height: int = 300) -> str:
     """Confidence in [0, 1] against an angle in degrees."""
-    left, right, top, bottom = 52, 12, 34, 44
+    left, right, top, bottom = 52, 24, 34, 44
     lowest, highest = min(angles), max(angles)
 
     def x(angle: float) -> float:
@@ -90,9 +90,9 @@ def sheet(drawings: Sequence[str], below: str, *, width: int = 460, height: int 
     return _svg(width * len(drawings), height + 30, parts)
 
 
-def window(title: str, theta: float, low: float, high: float, *, size: int = 150) -> str:
+def window(title: str, theta: float, low: float, high: float, *, size: int = 170) -> str:
     """The learned window [−180°·θ, 180°·θ] on the circle, 0° upwards; a paler arc for the spread over images."""
-    centre, radius = size / 2, size / 2 - 26
+    centre, radius = size / 2, size / 2 - 36
     parts = [f'<circle cx="{centre}" cy="{centre}" r="{radius}" class="ring"/>']
     for share, style in ((high, "pale"), (low, "sector")):
         parts.append(_sector(centre, radius, min(share, 1.0), style))
@@ -101,10 +101,10 @@ def window(title: str, theta: float, low: float, high: float, *, size: int = 150
         reach = centre + sign * radius * math.sin(end), centre - radius * math.cos(end)
         parts.append(f'<line x1="{centre}" y1="{centre}" x2="{reach[0]:.1f}" y2="{reach[1]:.1f}" class="edge"/>')
     labels = (
-        ("0°", centre, 18.0),
-        ("180°", centre, size - 8.0),
-        ("90°", 10.0, centre + 4),
-        ("−90°", size - 12.0, centre + 4),
+        ("0°", centre, 28.0),
+        ("180°", centre, size - 20.0),
+        ("90°", 20.0, centre + 4),
+        ("−90°", size - 18.0, centre + 4),
     )
     parts += [
         f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="middle" class="small">{text}</text>' for text, x, y in labels
