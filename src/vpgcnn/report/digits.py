@@ -131,8 +131,8 @@ from 9. This one learned, for each image, how much of the circle it may ignore. 
 the mean (lines), and between which values 80 % of the images lie (dark to pale).</p>
 <div class="row">{circles}</div>
 <h2>Single images</h2>
-<p class="soft">Test digits turned step by step, with what the network says and how sure it is. Green: the same as
-upright; orange: something else.</p>
+<p class="soft">Test digits turned step by step, with what the network says and how sure it is. Green: what it is
+when upright; orange: something else (for a 6 upside down, rightly so). On a small screen the rows scroll.</p>
 <div class="scroll"><table>{"".join(_example(example) for example in facts.examples)}</table></div>
 <p class="soft">{escape(facts.made)}</p>
 </body></html>

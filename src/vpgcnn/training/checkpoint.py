@@ -61,7 +61,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], description: dict[str, 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What `save_tensors` wrote; anything else is refused in a sentence."""
     if not path.is_file():
-        raise UserError(f"there is no file {path}")
+        raise UserError(f"there is no run and no weights file {path}")
     try:
         with safe_open(path, framework="pt") as stream:
             text = stream.metadata() or {}

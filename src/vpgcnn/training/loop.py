@@ -170,9 +170,14 @@ class _Training:
         self.data = load(config.data, config.data_dir)
         for note in self.data.notes:
             self.progress.say(f"data: {note}")
+        sizes = [f"{len(getattr(self.data, part))} for {part}" for part in ("train", "validation", "test")]
+        self.progress.say(f"images: {', '.join(sizes).replace('train', 'training', 1)}")
         self.per_epoch = len(self.data.train) // config.batch_size
         if self.per_epoch == 0:
-            raise UserError(f"batch_size is {config.batch_size}, but there are only {len(self.data.train)} images")
+            count = len(self.data.train)
+            raise UserError(
+                f"batch_size is {config.batch_size}, but there are only {count} images: --batch-size {count}"
+            )
         self.total = self.per_epoch * config.epochs
         if not len(self.data.validation) and config.select != "last":
             raise UserError(f"there are no validation images to select by {config.select}: --select last does without")
