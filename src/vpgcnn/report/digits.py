@@ -88,7 +88,7 @@ NAMES = {
     "variational": "a level for each image",
     "full": "fully equivariant",
     "learned": "one level for all images",
-    "variational-30deg": "a level for each image, trained on images turned by up to 30°",
+    "variational-30deg": "the same, images turned by ± 30°",
 }
 
 
