@@ -86,9 +86,9 @@ def curves_svg(facts: Facts) -> list[str]:
 
 NAMES = {
     "variational": "a level for each image",
+    "variational-30deg": "the same, images turned by ± 30°",
     "full": "fully equivariant",
     "learned": "one level for all images",
-    "variational-30deg": "the same, images turned by ± 30°",
 }
 
 
