@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from memory import peak
 from timing import Program
 from vpgcnn import GroupConv2d, LiftConv2d
 from vpgcnn.features import GroupFeature
@@ -78,11 +78,6 @@ def bare_program(network: str, batch: int) -> tuple[Program, str]:
 
     shapes = "; ".join(f"{x.shape[1]}→{w.shape[0]}, {x.shape[-1]}², k{w.shape[-1]}" for x, w, _ in calls)
     return run, f"batch {batch}: {shapes}"
-
-
-def peak() -> int:
-    """The largest resident size of this process so far, in bytes (Linux)."""
-    return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 
 
 if __name__ == "__main__":  # python networks.py cifar full 64: bytes of two training steps above the start

@@ -31,7 +31,8 @@ Each number is a ratio of times, both sides alternated in one process (median of
 does. "training" is forward and backward with gradients for input and parameters, kernels included. VP is a layer with a
 `Variational` level, measured on plain input and on input that brings weights of its own. "total" is all shapes run one
 after the other, "mean" the mean of the shapes' ratios, which are listed below; "materialised" builds a kernel for every
-image. A goal is met when the ratio is at most that.
+image. "training step" is a whole network's: forward, objective, backward and optimiser, with norms, activations
+and pools, over nothing but its convolutions. A goal is met when the ratio is at most that.
 """
 
 

@@ -46,6 +46,7 @@ ORDER = [
     "training.seeds",
     "training.serial",
     "training.checkpoint",
+    "training.checks",
     "training.run",
     "training.progress",
     "training.loop",

@@ -31,7 +31,6 @@ def main(arguments: list[str]) -> int:
     from vpgcnn.commands.use import load_run
 
     model, card, data = load_run(options.run)
-    import torch
     from accelerate import Accelerator
 
     from vpgcnn.analysis.levels import read_theta
@@ -63,7 +62,6 @@ def main(arguments: list[str]) -> int:
         }
         for layer, values in theta.items()
     }
-    torch.set_grad_enabled(True)
     if options.json:
         print_json(result)
         return 0

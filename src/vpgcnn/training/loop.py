@@ -7,11 +7,10 @@ statistics are taken over all of them, and random choices are drawn for all of t
 from __future__ import annotations
 
 import math
-import os
 import signal
 import time
 from contextlib import AbstractContextManager
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -36,6 +35,7 @@ from vpgcnn.training.checkpoint import (
     restore_optimiser,
     save_model,
 )
+from vpgcnn.training.checks import check_numbers, check_settings, check_size, check_threads
 from vpgcnn.training.config import OptimiserConfig, TrainConfig
 from vpgcnn.training.progress import Quiet
 from vpgcnn.training.run import Run, chosen_weights
@@ -108,9 +108,8 @@ def train(config: TrainConfig, out: Path, *, resume: bool = False, progress: Qui
 
     resume: go on with the run that is there (or begin it). Returns what result.json says.
     """
-    _check_numbers(config, "")
-    if not 0 <= config.threads <= 4 * (os.cpu_count() or 1):
-        raise UserError(f"threads must be from 0 to {4 * (os.cpu_count() or 1)}, got {config.threads}")
+    check_numbers(config, "")
+    check_threads(config.threads)
     if config.threads > 0:
         torch.set_num_threads(config.threads)
     return _Training(config, out, make_accelerator(config), progress or Quiet()).go(resume)
@@ -128,7 +127,7 @@ class _Training:
     """One run, from its configuration to its result."""
 
     def __init__(self, config: TrainConfig, out: Path, accelerator: Accelerator, progress: Quiet) -> None:
-        _check(config, accelerator.num_processes)
+        check_settings(config, accelerator.num_processes)
         self.config, self.accelerator, self.run = config, accelerator, Run(out, config)
         self.main = accelerator.is_main_process
         self.progress = progress if self.main else Quiet()
@@ -170,13 +169,12 @@ class _Training:
         self.data = load(config.data, config.data_dir)
         for note in self.data.notes:
             self.progress.say(f"data: {note}")
-        sizes = [f"{len(getattr(self.data, part))} for {part}" for part in ("train", "validation", "test")]
-        self.progress.say(f"images: {', '.join(sizes).replace('train', 'training', 1)}")
+        train, validation, test = len(self.data.train), len(self.data.validation), len(self.data.test)
+        self.progress.say(f"images: {train} for training, {validation} for validation, {test} for the test")
         self.per_epoch = len(self.data.train) // config.batch_size
         if self.per_epoch == 0:
-            count = len(self.data.train)
             raise UserError(
-                f"batch_size is {config.batch_size}, but there are only {count} images: --batch-size {count}"
+                f"batch_size is {config.batch_size}, but there are only {train} images: --batch-size {train}"
             )
         self.total = self.per_epoch * config.epochs
         if not len(self.data.validation) and config.select != "last":
@@ -185,7 +183,7 @@ class _Training:
         self.card = make_card(config, self.data)
         torch.manual_seed(seed_of(config.seed, "weights"))
         model = build(config.model, self.data.channels, len(self.data.classes))
-        _check_size(model, self.card)
+        check_size(model, self.card)
         self.parameters = count_parameters(model)
         if self.accelerator.num_processes > 1:
             synchronise(model)
@@ -205,18 +203,18 @@ class _Training:
             self.dual = DualWeight(config.objective.tolerance, config.objective.speed, weight=config.objective.start)
         self.step, self.elapsed, self.best = 0, 0.0, None  # type: int, float, dict[str, Any] | None
         self.epoch_sums, self.log_sums = [0.0] * 4, [0.0] * 4
-        self.stopping = False
+        self.stopping, self.order = False, None  # type: bool, Tensor | None
         self.saved_at = self.timed_at = time.monotonic()
 
     def _restore(self) -> None:
         kept = self.run.load_state()
+        if kept is not None and kept[1].get("data", self.fingerprint) != self.fingerprint:
+            raise UserError(f"{self.run.folder} was begun with other data than are there now: {self.data.notes[0]}")
         if self.main:
             self.run.rewind(None if kept is None else kept[1])
         if kept is None:
             return
         tensors, said = kept
-        if said.get("data", self.fingerprint) != self.fingerprint:
-            raise UserError(f"{self.run.folder} was begun with other data than are there now: {self.data.notes[0]}")
         parts = {key: _under(tensors, key) for key in ("model", *self.names)}
         load_weights(self.plain, parts["model"], self.run.state)
         for group, optimiser in self.optimisers.items():
@@ -278,11 +276,12 @@ class _Training:
     def _batch(self) -> tuple[Tensor, Tensor]:
         config, train = self.config, self.data.train
         epoch, place = divmod(self.step, self.per_epoch)
-        order = torch.randperm(len(train), generator=generator(config.seed, "order", epoch))
+        if self.order is None or place == 0:  # a new epoch, or the middle of one that is resumed
+            self.order = torch.randperm(len(train), generator=generator(config.seed, "order", epoch))
         whole = config.batch_size
         own = whole // self.accelerator.num_processes
         part = slice(self.accelerator.process_index * own, (self.accelerator.process_index + 1) * own)
-        index = order[place * whole : (place + 1) * whole][part]
+        index = self.order[place * whole : (place + 1) * whole][part]
         images = augmented(
             train.images[index], config.data, generator(config.seed, "augment", self.step), part, whole
         ).to(self.accelerator.device)
@@ -351,42 +350,6 @@ class _Training:
             self.run.finish(result)
         self.accelerator.wait_for_everyone()
         return result
-
-
-def _check_numbers(config: Any, path: str) -> None:
-    """Every number of a configuration is finite."""
-    for part in fields(config):
-        value, name = getattr(config, part.name), f"{path}{part.name}"
-        if is_dataclass(value):
-            _check_numbers(value, f"{name}.")
-        elif isinstance(value, float) and not math.isfinite(value):
-            raise UserError(f"{name} must be a finite number, got {value}")
-
-
-def _check(config: TrainConfig, processes: int) -> None:
-    for name in ("epochs", "batch_size"):
-        if getattr(config, name) < 1:
-            raise UserError(f"{name} must be at least 1, got {getattr(config, name)}")
-    for name, number in (("clip", config.clip), ("log_steps", config.log_steps), ("save_seconds", config.save_seconds)):
-        if number < 0:
-            raise UserError(f"{name} must not be negative, got {number}")
-    if config.batch_size % processes:
-        raise UserError(f"batch_size {config.batch_size} cannot be shared evenly among {processes} processes")
-    if not 0 <= config.warmup < 1 or not 0 <= config.final <= 1:
-        raise UserError(f"warmup and final are shares of 1, got {config.warmup} and {config.final}")
-    for group in ("network", "levels"):
-        settings: OptimiserConfig = getattr(config, group)
-        if settings.rate <= 0 or settings.decay < 0:
-            raise UserError(f"{group}: rate must be > 0 and decay ≥ 0, got {settings.rate} and {settings.decay}")
-
-
-def _check_size(model: nn.Module, card: Card) -> None:
-    """Run one image through, so that a network too deep for its images is refused before the work begins."""
-    try:
-        with torch.no_grad():
-            model.eval()(torch.zeros(1, card.channels, card.size, card.size))
-    except RuntimeError as error:
-        raise UserError(f"this network cannot take {card.size}×{card.size} images: {error}") from error
 
 
 def _optimiser(parameters: list[nn.Parameter], settings: OptimiserConfig) -> torch.optim.Optimizer:

@@ -9,7 +9,7 @@ from vpgcnn.errors import UserError
 from vpgcnn.models.config import DIGITS, RESNET, RESNET_SMALL
 from vpgcnn.training.config import ObjectiveConfig, OptimiserConfig, TrainConfig
 
-__all__ = ["PRESETS", "RECIPES", "Recipe", "recipe"]
+__all__ = ["PRESETS", "RECIPES", "Recipe", "demo_recipe", "recipe"]
 
 PRESETS = ("cpu", "paper")
 

@@ -1,0 +1,61 @@
+"""What is refused before a run begins."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from vpgcnn.errors import UserError
+from vpgcnn.training.checkpoint import Card
+from vpgcnn.training.config import OptimiserConfig, TrainConfig
+
+__all__ = ["check_numbers", "check_settings", "check_size", "check_threads"]
+
+
+def check_threads(count: int) -> None:
+    """As many threads as a machine can bear; 0 leaves it to torch."""
+    most = 4 * (os.cpu_count() or 1)
+    if not 0 <= count <= most:
+        raise UserError(f"threads must be from 0 to {most}, got {count}")
+
+
+def check_numbers(config: Any, path: str) -> None:
+    """Every number of a configuration is finite."""
+    for part in fields(config):
+        value, name = getattr(config, part.name), f"{path}{part.name}"
+        if is_dataclass(value):
+            check_numbers(value, f"{name}.")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"{name} must be a finite number, got {value}")
+
+
+def check_settings(config: TrainConfig, processes: int) -> None:
+    """Every setting of a run is in its range."""
+    for name in ("epochs", "batch_size"):
+        if getattr(config, name) < 1:
+            raise UserError(f"{name} must be at least 1, got {getattr(config, name)}")
+    for name, number in (("clip", config.clip), ("log_steps", config.log_steps), ("save_seconds", config.save_seconds)):
+        if number < 0:
+            raise UserError(f"{name} must not be negative, got {number}")
+    if config.batch_size % processes:
+        raise UserError(f"batch_size {config.batch_size} cannot be shared evenly among {processes} processes")
+    if not 0 <= config.warmup < 1 or not 0 <= config.final <= 1:
+        raise UserError(f"warmup and final are shares of 1, got {config.warmup} and {config.final}")
+    for group in ("network", "levels"):
+        settings: OptimiserConfig = getattr(config, group)
+        if settings.rate <= 0 or settings.decay < 0:
+            raise UserError(f"{group}: rate must be > 0 and decay ≥ 0, got {settings.rate} and {settings.decay}")
+
+
+def check_size(model: nn.Module, card: Card) -> None:
+    """Run one image through, so that a network too deep for its images is refused before the work begins."""
+    try:
+        with torch.no_grad():
+            model.eval()(torch.zeros(1, card.channels, card.size, card.size))
+    except RuntimeError as error:
+        raise UserError(f"this network cannot take {card.size}×{card.size} images: {error}") from error
