@@ -38,6 +38,13 @@ torch.set_num_threads(1)  # the suite runs one process for each core
 settings.register_profile("default", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("default")
 
+
+def pytest_make_parametrize_id(val: object, argname: str) -> None:
+    """Refuse bytes as a test's name: compressed ones hold the time, and the workers must agree on names."""
+    if isinstance(val, bytes):
+        raise pytest.UsageError(f"parameter {argname!r} holds bytes: name the cases with ids=…")
+
+
 GROUPS: list[Group] = [
     SO2(),
     O2(),

@@ -94,6 +94,7 @@ def test_real_mnist67_has_the_papers_sizes() -> None:
         (idx(np.zeros((3, 2), np.uint8))[:-1], "announces 3×2 bytes and holds 5"),
         (gzip.compress(idx(np.zeros((3, 2), np.uint8)))[:-6], "damaged"),
     ],
+    ids=["empty", "text", "one byte short", "cut gzip"],
 )
 def test_damaged_idx_files_are_named(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "x.gz"
