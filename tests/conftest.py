@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -30,7 +31,9 @@ from vpgcnn import (
     Rotations,
     SpatialPool,
     Variational,
+    resample,
 )
+from vpgcnn.groups import translate_index
 from vpgcnn.kernels import KernelFactory
 from vpgcnn.levels import LevelFactory
 
@@ -151,6 +154,16 @@ def random_feature(
     grid = group.grid(points)
     values = torch.randn(batch, channels, len(grid), size, size)
     return GroupFeature(values, grid, None, torch.zeros(batch), group)
+
+
+def moved(feature: GroupFeature, group: Group, g: Tensor) -> GroupFeature:
+    """L_g of a feature whose group axis is a grid."""
+    index = translate_index(group, g, group.points_of(feature.shape[2]))
+    values = feature.values[:, :, index]
+    if group.acts_on_plane:
+        values = resample.move(values.flatten(0, 1), group.plane(g)).view_as(values)
+    weights = None if feature.weights is None else feature.weights[:, index]
+    return replace(feature, values=values, weights=weights)
 
 
 def name(value: object) -> str:

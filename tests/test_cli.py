@@ -38,6 +38,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "3",
         "3",
         "4",
+        "--model.stem-stride",
+        "1",
         "--model.kernel-sizes",
         "3",
         "3",
@@ -239,3 +241,12 @@ def test_an_experiment_is_written_arm_by_arm(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(runner, "train", lambda *_, **__: pytest.fail("it was run again"))
     options["runs"] = tmp_path / "elsewhere"
     assert go(["variational", "full"]) == second
+    # Nor does a row from before a setting existed have to be made again, as long as it has its default.
+    for row in second["rows"]:  # type: ignore[attr-defined]
+        del row["config"]["model"]["antialias"]
+    (tmp_path / "results" / "mnist67-180.json").write_text(json.dumps(second))
+    assert go(["variational", "full"]) == second
+    # A row of a setting that is no more is of another experiment.
+    second["rows"][1]["config"]["model"]["colour"] = "red"  # type: ignore[index]
+    (tmp_path / "results" / "mnist67-180.json").write_text(json.dumps(second))
+    assert [row["arm"] for row in go(["variational"])["rows"]] == ["variational"]  # type: ignore[attr-defined]

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from conftest import FAMILIES, TABLES, SmallNet, name, random_feature, set_theta, warm
+from conftest import FAMILIES, TABLES, SmallNet, moved, name, random_feature, set_theta, warm
 from vpgcnn import (
     O2,
     SO2,
@@ -28,6 +28,7 @@ from vpgcnn import (
     cyclic,
     fold,
     folded,
+    own,
     unfold,
 )
 from vpgcnn.testing import assert_equivariant, equivariance_error
@@ -174,15 +175,16 @@ def test_the_path_is_chosen_by_shape() -> None:
 # ---------------------------------------------------------------- elements of each image's own
 
 
-@pytest.mark.parametrize("own_input", [False, True])
-@pytest.mark.parametrize("own_output", [False, True])
-def test_kernels_that_are_never_built_give_the_same(double: None, own_input: bool, own_output: bool) -> None:
+@pytest.mark.parametrize("way", ["contract", "build"])
+@pytest.mark.parametrize(("own_input", "own_output"), [(False, True), (True, False), (True, True)])
+def test_kernels_of_each_image_give_the_same(
+    double: None, monkeypatch: pytest.MonkeyPatch, way: str, own_input: bool, own_output: bool
+) -> None:
     """Each image by itself, with its elements shared by a batch of one, is the oracle: values and gradients."""
-    if not (own_input or own_output):
-        pytest.skip("elements shared on both sides: the ordinary path")
+    monkeypatch.setattr(own, "PAYS", math.inf if way == "contract" else 0)
     conv = GroupConv2d(3, 4, 5, SO2(), points=4, padding=1, stride=2)
-    values, weights = torch.randn(3, 3, 5, 9, 9), torch.rand(3, 5)
-    weights = weights / weights.sum(dim=1, keepdim=True)
+    values, weights = torch.randn(3, 3, 5, 9, 9, requires_grad=True), torch.rand(3, 5)
+    weights = (weights / weights.sum(dim=1, keepdim=True)).requires_grad_()
     v = (torch.rand(3, 5, 1) if own_input else torch.rand(5, 1)) * 6 - 3
     u = (torch.rand(3, 4, 1) if own_output else torch.rand(4, 1)) * 6 - 3
     v.requires_grad_()
@@ -190,7 +192,7 @@ def test_kernels_that_are_never_built_give_the_same(double: None, own_input: boo
     target = torch.randn(3, 4, 4, 4, 4)
 
     def grads(out: Tensor) -> list[Tensor]:
-        parts = [u, v, *(p for p in conv.parameters())]
+        parts = [values, weights, u, v, *conv.parameters()]
         return [out, *torch.autograd.grad((out * target).sum(), parts)]
 
     together = grads(conv.convolve(values, weights, v, u))
@@ -200,6 +202,22 @@ def test_kernels_that_are_never_built_give_the_same(double: None, own_input: boo
     ]
     for ours, oracle in zip(together, grads(torch.cat(single)), strict=True):
         assert torch.allclose(ours, oracle, atol=1e-10)
+
+
+def test_large_maps_build_kernels_and_small_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And both lifts and group convolutions find their way, with the same answer."""
+    lift = LiftConv2d(1, 3, 5, SO2(), points=4, level=partial(Variational, family=Pathwise())).eval()
+    taken: list[int] = []
+    build = own._build
+    monkeypatch.setattr(own, "_build", lambda *args: taken.append(args[1].shape[-1]) or build(*args))
+    for size in (9, 33):
+        images = torch.rand(2, 1, size, size)
+        usual = lift(images).values
+        monkeypatch.setattr(own, "PAYS", 0 if size == 9 else math.inf)
+        assert torch.allclose(lift(images).values, usual, atol=1e-6)
+        monkeypatch.undo()
+        monkeypatch.setattr(own, "_build", lambda *args: taken.append(args[1].shape[-1]) or build(*args))
+    assert taken == [9, 33]
 
 
 def test_pathwise_and_window_agree_as_elements_grow(double: None) -> None:
@@ -223,6 +241,35 @@ def test_pathwise_gradient_reaches_theta_through_the_kernels() -> None:
     lift = LiftConv2d(1, 3, 5, SO2(), points=4, level=partial(Learned, family=Pathwise(initial=0.5)))
     lift(torch.rand(2, 1, 9, 9)).values.square().sum().backward()
     assert lift.level.raw.grad.abs().item() > 0
+
+
+# ---------------------------------------------------------------- what a level sees
+
+
+@pytest.mark.parametrize("group", TABLES, ids=name)
+def test_a_level_may_see_the_output_and_stays_invariant(double: None, group: Group) -> None:
+    """θ is a function of what the layer makes, the same for every pose; and what the layer makes is unchanged."""
+    conv = GroupConv2d(4, 6, 3, group, level=Variational, sees="output", padding=1).eval()
+    nn.init.normal_(conv.level.encoder.linear.weight)
+    feature = random_feature(group, size=8)
+    plain = GroupConv2d(4, 6, 3, group, padding=1).eval()
+    plain.load_state_dict(conv.state_dict(), strict=False)
+    assert torch.equal(conv(feature).values, plain(feature).values)
+    theta = read(conv, feature)
+    assert theta.std() > 1e-4
+    seen = GroupFeature(F.relu(plain(feature).values), feature.elements, None, feature.divergence, group)
+    assert torch.equal(theta, conv.level.encoder(seen))
+    for element in group.grid():
+        assert torch.allclose(read(conv, moved(feature, group, element)), theta, atol=1e-10)
+
+
+def read(conv: GroupConv2d, feature: GroupFeature) -> Tensor:
+    """θ before its bounds."""
+    found: list[Tensor] = []
+    hook = conv.level.encoder.register_forward_hook(lambda _module, _inputs, raw: found.append(raw))
+    conv(feature)
+    hook.remove()
+    return found[0]
 
 
 # ---------------------------------------------------------------- modes
@@ -379,6 +426,12 @@ def test_given_elements_get_weights_that_sum_to_one(elements: Tensor) -> None:
             r"expected a feature on Hue\(m=3\), got one on Hue\(m=6\)",
         ),
         (lambda: GroupConv2d(5, 4, 3, Hue(3))(random_feature(Hue(3))), "expected 5 channels, got 4"),
+        (lambda: GroupConv2d(4, 4, 3, Hue(3), sees="all"), "sees is 'input' or 'output', got 'all'"),
+        (lambda: LiftConv2d(3, 4, 3, Hue(3), sees="input"), "level of a lift sees its output"),
+        (
+            lambda: GroupConv2d(2, 2, 3, SO2(), points=4, sees="output", level=partial(Variational, family=Pathwise())),
+            "a level that places elements sees the input",
+        ),
         (
             lambda: LiftConv2d(1, 2, 3, SO2(), points=4, level=partial(Learned, family=Pathwise()), kernel=_table),
             "need a SirenKernel, got TableKernel",

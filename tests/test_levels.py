@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import FAMILIES, GROUPS, name, random_feature
+from conftest import FAMILIES, GROUPS, moved, name, random_feature
 from vpgcnn import (
     SO2,
     Full,
@@ -21,26 +21,9 @@ from vpgcnn import (
     Variational,
     Window,
 )
-from vpgcnn.groups import translate_index
 from vpgcnn.levels import LevelFactory
 
 families = pytest.mark.parametrize(("group", "points", "level"), FAMILIES.values(), ids=FAMILIES.keys())
-
-
-def moved(feature: GroupFeature, group: Group, g: torch.Tensor) -> GroupFeature:
-    """L_g of a feature whose group axis is a grid."""
-    index = translate_index(group, g, group.points_of(feature.shape[2]))
-    values = feature.values[:, :, index]
-    if group.acts_on_plane:
-        values = group.transform(values.flatten(0, 1), g) if not group.acts_on_rgb else _turn(values, group, g)
-    weights = None if feature.weights is None else feature.weights[:, index]
-    return GroupFeature(values.view_as(feature.values), feature.elements, weights, feature.divergence, feature.group)
-
-
-def _turn(values: torch.Tensor, group: Group, g: torch.Tensor) -> torch.Tensor:
-    from vpgcnn import resample
-
-    return resample.move(values.flatten(0, 1), group.plane(g))
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=name)

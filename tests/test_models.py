@@ -61,9 +61,13 @@ def test_levels_are_where_they_were_asked_for() -> None:
     assert len(set(kinds(replace(SMALL, level="learned")).values())) == 1
 
 
+STEMS = {"pool": {"stem_pool": True}, "stride": {"stem_pool": False, "stem_stride": 2, "kernel_sizes": (6, 3, 3)}}
+
+
+@pytest.mark.parametrize("stem", STEMS)
 @pytest.mark.parametrize("block", ["residual", "plain"])
-def test_full_networks_are_invariant_to_quarter_turns(block: str, double: None) -> None:
-    config = replace(SMALL, level="full", block=block, antialias=True, disc=True, smooth=0.7)  # type: ignore[arg-type]
+def test_full_networks_are_invariant_to_quarter_turns(block: str, stem: str, double: None) -> None:
+    config = replace(SMALL, level="full", block=block, antialias=True, disc=True, smooth=0.7, **STEMS[stem])  # type: ignore[arg-type]
     model = warm(build(config, 3, 10), torch.rand(8, 3, 24, 24))
     quarters = [math.pi / 2, math.pi, -math.pi / 2]
     error = equivariance_error(model, torch.rand(2, 3, 24, 24), model.group, quarters)  # type: ignore[arg-type]
@@ -103,7 +107,12 @@ def test_pathwise_levels_are_a_setting() -> None:
         ({"level": "none"}, "unknown level 'none'"),
         ({"where": ("middle",)}, "no layer is called 'middle'"),
         ({"family": "oval"}, "unknown family 'oval'"),
-        ({"kernel_sizes": (4, 4, 4)}, "three odd numbers"),
+        ({"kernel_sizes": (4, 4)}, "are three"),
+        ({"kernel_sizes": (4, 3, 3)}, "must be odd"),
+        ({"kernel_sizes": (5, 4, 3)}, "must be odd"),
+        ({"stem_stride": 2}, "the lift's even with stem_stride 2"),
+        ({"stem_stride": 0}, "stem_stride is 1 or 2, got 0"),
+        ({"family": "pathwise", "sees": "output"}, "sees the input"),
         ({"smooth": -1.0}, "got -1.0"),
     ],
 )

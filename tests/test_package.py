@@ -22,6 +22,8 @@ ORDER = [
     "levels",
     "kernels",
     "cyclic",
+    "spectral",
+    "own",
     "conv",
     "norm",
     "pool",

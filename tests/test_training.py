@@ -60,6 +60,7 @@ def command(config: TrainConfig, out: Path, *more: str) -> list[str]:
     model, data = config.model, config.data
     words = ["mnist67-180", "--out", str(out), "--data.name", data.name, "--data.augment", data.augment]
     words += ["--model.elements", "4", "--model.widths", "3", "4", "5", "--model.kernel-sizes", "5", "3", "3"]
+    words += ["--model.stem-stride", "1"]
     words += ["--model.hidden", "8", "--model.omega", "4", "--model.where", *model.where]
     words += ["--model.elsewhere", model.elsewhere, "--epochs", str(config.epochs), "--batch-size", "32"]
     words += ["--network.rate", str(config.network.rate), "--device", "cpu", "--threads", "1", "--log-steps", "1"]
@@ -236,6 +237,7 @@ def test_a_folder_belongs_to_one_process(config: TrainConfig, tmp_path: Path) ->
     )
     try:
         while _steps(tmp_path / "run") < 2:
+            assert process.poll() is None, "the first run ended"
             time.sleep(0.02)
         second = subprocess.run(
             command(replace(config, epochs=500), tmp_path / "run", "--resume"),

@@ -18,27 +18,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vpgcnn import cyclic
+from vpgcnn import cyclic, spectral
 from vpgcnn.centring import check_centred
 from vpgcnn.distributions import Distribution, WindowDistribution, midpoints, stratified
 from vpgcnn.features import GroupFeature
 from vpgcnn.groups import Group, check_rgb, wrap
 from vpgcnn.kernels import KernelFactory, SirenKernel, TableKernel, check_whole, default_kernel
 from vpgcnn.levels import Full, LevelFactory
+from vpgcnn.own import Steps, convolve_own
 from vpgcnn.precision import full_precision, uniform
 
 __all__ = ["GroupConv2d", "LiftConv2d", "fold", "folded", "unfold"]
 
 Padding = int | Literal["same"]
+Sight = Literal["input", "output"]
 
 
 class _GroupConvolution(nn.Module):
     """What the lift and the group convolution share. Not for use by itself.
 
     points: how many angles of each continuous axis to use; finite groups are used whole. level: a
-    class or factory of `levels`. kernel: likewise of `kernels`, None for the group's default. The rest
-    is as in `nn.Conv2d`. A stride above 1 keeps rotations only where its positions are symmetric about
-    the centre (a warning says when they are not), and an even kernel needs its padding as a number.
+    class or factory of `levels`. kernel: likewise of `kernels`, None for the group's default. sees: what
+    the level looks at, see `GroupConv2d`. The rest is as in `nn.Conv2d`. A stride above 1 keeps rotations
+    only where its positions are symmetric about the centre (a warning says when they are not), and an
+    even kernel needs its padding as a number.
     """
 
     lifts: ClassVar[bool]
@@ -54,6 +57,7 @@ class _GroupConvolution(nn.Module):
         points: int | None = None,
         level: LevelFactory = Full,
         kernel: KernelFactory | None = None,
+        sees: Sight | None = None,
         stride: int = 1,
         padding: Padding = 0,
         dilation: int = 1,
@@ -74,13 +78,23 @@ class _GroupConvolution(nn.Module):
         self.padding = _resolve(padding, kernel_size, dilation)
         make_kernel = kernel or default_kernel(group)
         self.kernel = make_kernel(in_channels, out_channels, kernel_size, group, lift=self.lifts)
-        self.level = level(group, out_channels if self.lifts else in_channels, points)
+        self.sees: Sight = ("output" if self.lifts else "input") if sees is None else sees
+        self.level = level(group, in_channels if self.sees == "input" else out_channels, points)
+        self._check_sight()
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
         if self.level.per_image and not isinstance(self.kernel, SirenKernel):
             raise ValueError(f"elements of each image's own need a SirenKernel, got {type(self.kernel).__name__}")
         self.cyclic = isinstance(self.kernel, TableKernel) and cyclic.applies(self.kernel)
         self.register_buffer("folded", None, persistent=False)
         self.register_load_state_dict_pre_hook(_forget)
+
+    def _check_sight(self) -> None:
+        if self.sees not in ("input", "output"):
+            raise ValueError(f"sees is 'input' or 'output', got {self.sees!r}")
+        if self.lifts and self.sees == "input":
+            raise ValueError("the level of a lift sees its output: an image has no group axis yet")
+        if not self.lifts and self.sees == "output" and self.level.per_image:
+            raise ValueError("a level that places elements sees the input, before they are placed: choose sees='input'")
 
     # ------------------------------------------------------------ elements
 
@@ -130,7 +144,7 @@ class _GroupConvolution(nn.Module):
         if relative is not None:
             values = values * relative[:, None, :, None, None]
         bias = None if self.bias is None else self.bias.to(values.dtype).repeat_interleave(u.shape[0])
-        out = F.conv2d(values.flatten(1, 2), weight, bias, self.stride, self.padding, self.dilation)
+        out = spectral.conv2d(values.flatten(1, 2), weight, bias, self.stride, self.padding, self.dilation)
         return out.unflatten(1, (self.out_channels, u.shape[0]))
 
     def _folded_for(self, u: Tensor, v: Tensor | None) -> bool:
@@ -145,15 +159,11 @@ class _GroupConvolution(nn.Module):
         return same and (torch.compiler.is_compiling() or all(torch.equal(side, grid) for side in sides))
 
     def _convolve_own(self, values: Tensor, weights: Tensor | None, v: Tensor | None, u: Tensor) -> Tensor:
-        """The same with elements of each image's own, on either side: no kernel is ever built."""
+        """The same with elements of each image's own, on either side."""
         if not isinstance(self.kernel, SirenKernel):
             raise ValueError(f"elements of each image's own need a SirenKernel, not a {type(self.kernel).__name__}")
-        columns = F.unfold(values.flatten(1, 2), self.kernel_size, self.dilation, self.padding, self.stride)
-        patches = columns.unflatten(1, (*values.shape[1:3], self.kernel_size**2))
-        out = self.kernel.contract(patches, u, v, weights)
-        if self.bias is not None:
-            out = out + self.bias.to(out.dtype)[:, None, None]
-        return out.unflatten(3, (self._positions(values.shape[-2]), -1))
+        out = convolve_own(self.kernel, values, weights, v, u, Steps(self.stride, self.padding, self.dilation))
+        return out if self.bias is None else out + self.bias.to(out.dtype)[:, None, None, None]
 
     def _positions(self, size: int) -> int:
         return (size + 2 * self.padding - self.reach) // self.stride + 1
@@ -268,8 +278,11 @@ class LiftConv2d(_GroupConvolution):
 class GroupConv2d(_GroupConvolution):
     """Equivariant to the group with `Full`, to as much of it as the level allows otherwise.
 
-    From a feature on the group to another. The level sees the layer's input. Input elements are
-    averaged under the weights that they bring; the output carries the weights of this layer's level.
+    From a feature on the group to another. Input elements are averaged under the weights that they
+    bring; the output carries the weights of this layer's level.
+    The level sees the layer's input, or with `sees="output"` its output after a ReLU (before the level),
+    as at a lift: more telling where the layer makes more of the image than a mean over space can, and
+    cheaper where its map is smaller.
     """
 
     lifts = False
@@ -284,7 +297,8 @@ class GroupConv2d(_GroupConvolution):
             raise ValueError(f"expected {self.in_channels} channels, got {feature.shape[1]} ({feature})")
         if feature.group != self.group:
             raise ValueError(f"expected a feature on {self.group}, got one on {feature.group}")
-        q = self.level(feature, generator) if self.level.partial else None
+        early = self.level.partial and self.sees == "input"
+        q = self.level(feature, generator) if early else None
         placed = q is not None and self.level.per_image and elements is None
         if elements is not None:
             u = self._given(elements, feature.shape[0])
@@ -296,6 +310,8 @@ class GroupConv2d(_GroupConvolution):
             u = self.grid(feature.values, generator)
         values = self.convolve(feature.values, feature.weights, feature.elements, u)
         out = GroupFeature(values, u, None, feature.divergence, self.group)
+        if self.level.partial and not early:
+            q = self.level(out.map(F.relu), generator)
         return out if q is None else self._weigh(out, q, placed=placed, given=elements is not None)
 
 

@@ -21,7 +21,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vpgcnn.groups import Group, relative_index
-from vpgcnn.precision import full_precision
 
 __all__ = ["Kernel", "KernelFactory", "SirenKernel", "TableKernel", "default_kernel"]
 
@@ -298,7 +297,7 @@ class SirenKernel(Kernel):
         return torch.cat([cos, sin[..., keep]], dim=-1)
 
     def expand(self, u: Tensor, v: Tensor | None) -> Tensor:
-        return self.mix_colors(self._assemble(self._mixing(), self.basis(u, v)), u)
+        return self.mix_colors(self._assemble(self.mixing(), self.basis(u, v)), u)
 
     def _assemble(self, mixing: Tensor, hidden: Tensor) -> Tensor:
         """mixing `(O, C, hidden + 1)` and functions `(U, V, T, hidden)` to weights `(O, U, C, V, k, k)`."""
@@ -311,33 +310,7 @@ class SirenKernel(Kernel):
         weight = torch.matmul(each, square.flatten(1, 2).transpose(1, 2))
         return weight.unflatten(3, (inputs, self.size, self.size))
 
-    def contract(self, patches: Tensor, u: Tensor, v: Tensor | None, weights: Tensor | None) -> Tensor:
-        """Convolve with kernels of each image's own, which are never built.
-
-        k = weight·s + bias is linear in the few hidden functions s, so the input is contracted with
-        s first (one product for each image) and mixed with the weights after.
-        patches: `(B, C, V, k², Y)`, the taps under each output position. u `(B, U, K)` or `(U, K)`,
-        v `(B, V, K)` or `(V, K)`, weights `(B, V)` that sum to 1, or None. Returns `(B, O, U, Y)`.
-        """
-        if self.lift and self.group.acts_on_rgb:
-            raise ValueError(f"elements of each image's own are for groups of the plane, not {self.group}")
-        batch, channels, inputs, _, positions = patches.shape
-        with full_precision(u.device):
-            hidden = self.basis(u, v)
-        hidden = torch.cat([hidden, torch.ones_like(hidden[..., :1])], dim=-1)
-        share = 1 / inputs if weights is None else weights.to(hidden.dtype)[:, None, :, None, None]
-        hidden = hidden * share
-        hidden = hidden.expand(batch, *hidden.shape[-4:]).permute(0, 1, 4, 2, 3)  # B U S V T
-        outputs, functions = hidden.shape[1], hidden.shape[2]
-        columns = patches.permute(0, 2, 3, 1, 4).index_select(2, self.taps)  # B V T C Y
-        projected = torch.bmm(
-            hidden.reshape(batch, outputs * functions, inputs * len(self.taps)).to(patches.dtype),
-            columns.reshape(batch, inputs * len(self.taps), channels * positions),
-        ).view(batch, outputs, functions * channels, positions)
-        mixed = self._mixing().transpose(1, 2).flatten(1).to(projected.dtype) @ projected
-        return mixed.transpose(1, 2)
-
-    def _mixing(self) -> Tensor:
+    def mixing(self) -> Tensor:
         """The last layer with its bias as one more function, `(O, C, hidden + 1)`."""
         return torch.cat([self.weight, self.bias.unsqueeze(-1)], dim=-1)
 

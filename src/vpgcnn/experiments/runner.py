@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 from vpgcnn.data import load
+from vpgcnn.errors import UserError
 from vpgcnn.experiments.registry import Experiment
 from vpgcnn.training.checkpoint import load_model
 from vpgcnn.training.config import TrainConfig
 from vpgcnn.training.loop import train
 from vpgcnn.training.progress import Quiet
 from vpgcnn.training.run import FREE, chosen_weights
-from vpgcnn.training.serial import read_json, to_json, write_bytes, write_json
+from vpgcnn.training.serial import from_json, read_json, to_json, write_bytes, write_json
 
 __all__ = ["page", "run"]
 
@@ -73,11 +74,19 @@ def _settled(config: TrainConfig) -> dict[str, Any]:
     return {key: value for key, value in to_json(config).items() if key not in FREE}
 
 
+def _settings_of(row: dict[str, Any]) -> dict[str, Any] | None:
+    """The settings that a row was made with. A field that came later has its default, which changes nothing."""
+    try:
+        return _settled(from_json(TrainConfig, row["config"]))
+    except UserError:  # of a field that is no more
+        return None
+
+
 def _done(target: Path, own: Path, run: tuple[str, int, dict[str, Any]], data: str) -> bool:
     """Whether this run (arm, seed, settings) was measured on these data, here or in the result that is there."""
     rows = [read_json(own / "measured.json")] if (own / "measured.json").exists() else []
     rows += read_json(target)["rows"] if target.exists() else []
-    same = [row for row in rows if (row["arm"], row["seed"], row["config"]) == run]
+    same = [row for row in rows if (row["arm"], row["seed"], _settings_of(row)) == run]
     return any(row.get("fingerprint", data) == data for row in same)
 
 
@@ -91,7 +100,7 @@ def _write(target: Path, name: str, preset: str, experiment: Experiment, folder:
         (row["arm"], row["seed"]): row
         for row in found
         if row["arm"] in experiment.arms
-        and row["config"] == _settled(experiment.config(row["arm"], row["seed"], preset))
+        and _settings_of(row) == _settled(experiment.config(row["arm"], row["seed"], preset))
     }
     order = list(experiment.arms)
     whole = sorted(rows.values(), key=lambda row: (order.index(row["arm"]), row["seed"]))

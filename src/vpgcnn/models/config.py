@@ -10,6 +10,7 @@ __all__ = ["DIGITS", "RESNET", "RESNET_SMALL", "FamilyName", "GroupName", "Level
 GroupName = Literal["t2", "rotations", "so2", "o2"]
 LevelName = Literal["full", "learned", "variational"]
 FamilyName = Literal["window", "pathwise"]
+SightName = Literal["input", "output"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class SE2Config:
     """The level of the other layers of a variational network."""
     family: FamilyName = "window"
     """window: exact shares of a shared grid. pathwise: elements of each image's own (the paper's eq. so2)."""
+    sees: SightName = "input"
+    """What a level looks at: its layer's input, as in the paper, or output."""
     initial: float = 0.9
     """θ at the start: the share of all rotations in use."""
     block: Literal["residual", "plain"] = "residual"
@@ -40,6 +43,8 @@ class SE2Config:
     """Kernel size of the lift, of the stages, and of the last convolution."""
     stem_pool: bool = False
     """Whether to halve the map right after the lift."""
+    stem_stride: int = 1
+    """The stride of the lift; 2, with an even kernel, halves the map of an even image in the lift itself."""
     antialias: bool = False
     """Whether pools blur before their stride, so that features move smoothly with the image."""
     disc: bool = False
@@ -64,7 +69,7 @@ RESNET = SE2Config()
 RESNET_SMALL = SE2Config(widths=(16, 16, 32, 48), kernel_sizes=(5, 3, 3), stem_pool=True, hidden=32)
 """A narrow one with early pooling, for two CPU cores."""
 DIGITS = SE2Config(
-    elements=8, block="plain", widths=(10, 10, 20), kernel_sizes=(7, 5, 7), where=("last",), elsewhere="full",
-    stem_pool=True, disc=True, smooth=0.8, group_pool="mean", hidden=32, omega=4.0,
+    elements=8, block="plain", widths=(10, 10, 20), kernel_sizes=(8, 5, 7), where=("last",), elsewhere="full",
+    sees="output", stem_stride=2, disc=True, smooth=0.8, group_pool="mean", hidden=32, omega=4.0,
 )  # fmt: skip
 """The small SE(2) net for MNIST67-180. Its last kernel is as large as its map: nothing of the frame is left."""

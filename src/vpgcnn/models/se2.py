@@ -38,8 +38,14 @@ class SE2Net(nn.Module):
         super().__init__()
         if len(config.widths) < 2 or min(config.widths) < 1:
             raise UserError(f"widths are those of the lift, the stages and the last layer, got {config.widths}")
-        if len(config.kernel_sizes) != 3 or any(size < 1 or size % 2 == 0 for size in config.kernel_sizes):
-            raise UserError(f"kernel_sizes are three odd numbers (lift, stages, last), got {config.kernel_sizes}")
+        if config.stem_stride not in (1, 2):
+            raise UserError(f"stem_stride is 1 or 2, got {config.stem_stride}")
+        if len(config.kernel_sizes) != 3 or min(config.kernel_sizes) < 1:
+            raise UserError(f"kernel_sizes are three (lift, stages, last), got {config.kernel_sizes}")
+        if any(size % 2 == 0 for size in (config.kernel_sizes[0] + config.stem_stride - 1, config.kernel_sizes[1])):
+            raise UserError(
+                f"kernels must be odd to stay centred (the lift's even with stem_stride 2), got {config.kernel_sizes}"
+            )
         self.config = config
         self.group, points = group_of(config.group, config.elements)
         place = Placement(config.level, config.where, config.elsewhere, config.family, config.initial)
@@ -51,12 +57,13 @@ class SE2Net(nn.Module):
         def conv(inner: int, outer: int, name: str, kernel_size: int, padding: int) -> GroupConv2d:
             return GroupConv2d(
                 inner, outer, kernel_size, self.group,
-                points=points, level=place(name), kernel=kernel, padding=padding, bias=False,
+                points=points, level=place(name), kernel=kernel, sees=config.sees, padding=padding, bias=False,
             )  # fmt: skip
 
         self.lift = LiftConv2d(
             in_channels, wide, lift_size, self.group,
-            points=points, level=place("lift"), kernel=kernel, padding="same", bias=False,
+            points=points, level=place("lift"), kernel=kernel, stride=config.stem_stride,
+            padding=(lift_size - config.stem_stride + 1) // 2, bias=False,
         )  # fmt: skip
         self.lift_norm = GroupBatchNorm(wide)
         self.stages = nn.ModuleList()

@@ -26,10 +26,10 @@ class Recipe:
 MNIST67 = TrainConfig(
     data=DataConfig(name="mnist67-180"),
     model=DIGITS,
-    objective=ObjectiveConfig(start=0.01, peak=0.15, hold=0.15, ramp=0.25, stay=0.2, fall=0.2, end=0.02),
+    objective=ObjectiveConfig(start=0.01, peak=0.2, hold=0.15, ramp=0.25, stay=0.2, fall=0.2, end=0.005),
     network=OptimiserConfig(rate=1e-2),
     levels=OptimiserConfig(rate=1e-2, decay=0.0),
-    epochs=3,
+    epochs=6,
     select="last",
 )
 CIFAR = TrainConfig(
@@ -48,7 +48,7 @@ RECIPES = {
         MNIST67,
         replace(
             MNIST67,
-            model=replace(DIGITS, where=("lift", "last"), elsewhere="learned", omega=10.0),
+            model=replace(DIGITS, where=("lift", "last"), elsewhere="learned", sees="input", omega=10.0),
             objective=ObjectiveConfig(start=1e-3, peak=1e-3),
             network=OptimiserConfig(rate=1e-3),
             levels=PAPER_LEVELS,

@@ -1,0 +1,281 @@
+"""Plane convolution in the Fourier basis, for large kernels on a CPU: all of it is matrix products.
+
+A convolution is a product at each frequency, so a k×k kernel costs a few products for each frequency instead of
+k² for each position: for k = 7 on a 32×32 map a fifteenth. What is paid for it are the transforms. They are
+products with small matrices here (a map is too small for a fast Fourier transform to win), which leave
+frequencies first and images and channels last, as the product over channels wants them.
+
+With the period N = size + padding nothing wraps around into the result. A real map is determined by half of
+its frequencies along the width, F = N_w/2 + 1, and all along the height.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["conv2d", "convolve", "pays"]
+
+PAYS = 0.25  # of the multiplications: these are small products, and there are the maps to turn around (measured)
+CHUNK = 64  # images at a time: what is held beside the maps does not grow with the batch
+
+
+class Plan(NamedTuple):
+    """Sizes of a convolution: of the input map, the kernel (square), the padding."""
+
+    height: int
+    width: int
+    size: int
+    padding: int
+
+    @property
+    def outputs(self) -> tuple[int, int]:
+        """Height and width of the output map."""
+        grown = 2 * self.padding - self.size + 1
+        return self.height + grown, self.width + grown
+
+    @property
+    def periods(self) -> tuple[int, int]:
+        """Of the transform, along height and width."""
+        return self.height + self.padding, self.width + self.padding
+
+    @property
+    def frequencies(self) -> tuple[int, int]:
+        """Half of those along the width: the map is real."""
+        return self.periods[0], self.periods[1] // 2 + 1
+
+
+def _plan(values: Tensor, weight: Tensor, padding: int) -> Plan:
+    return Plan(values.shape[-2], values.shape[-1], weight.shape[-1], padding)
+
+
+def conv2d(values: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int, dilation: int) -> Tensor:
+    """`F.conv2d`, the quickest way: values `(B, C, H, W)`, weight `(O, C, k, k)` to `(B, O, H', W')`."""
+    if stride == dilation == 1 and pays(values, weight, padding):
+        out = convolve(values, weight, padding)
+        return out if bias is None else out + bias[:, None, None]
+    return F.conv2d(values, weight, bias, stride, padding, dilation)
+
+
+def pays(values: Tensor, weight: Tensor, padding: int) -> bool:
+    """Whether the Fourier basis is the quicker way: on a CPU, where it needs far fewer multiplications."""
+    if values.device.type != "cpu" or values.dtype not in (torch.float32, torch.float64):
+        return False
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu") or values.dtype != weight.dtype:
+        return False
+    plan = _plan(values, weight, padding)
+    return min(plan.outputs) > 0 and _multiplications(plan, values.shape[0], values.shape[1], len(weight)) < PAYS
+
+
+def _multiplications(plan: Plan, batch: int, inputs: int, outputs: int) -> float:
+    """Multiplications here over those of the sum over taps."""
+    rows, columns = plan.frequencies
+    products = 4 * rows * columns * batch * inputs * outputs
+    kernels = 2 * rows * columns * plan.size**2 * inputs * outputs
+    transforms = sum(
+        batch * channels * 2 * columns * high * (wide + 2 * rows)
+        for channels, (high, wide) in ((inputs, (plan.height, plan.width)), (outputs, plan.outputs))
+    )
+    direct = batch * inputs * outputs * plan.size**2 * math.prod(plan.outputs)
+    return (products + kernels + transforms) / max(direct, 1)
+
+
+def convolve(values: Tensor, weight: Tensor, padding: int) -> Tensor:
+    """As `F.conv2d` with stride 1, in the Fourier basis: values `(B, C, H, W)`, weight `(O, C, k, k)`."""
+    out: Tensor = _Spectral.apply(values.contiguous(), weight, padding)
+    return out
+
+
+class _Spectral(torch.autograd.Function):
+    """Frequency by frequency along the width, so that all but two maps stays in the cache."""
+
+    @staticmethod
+    def forward(values: Tensor, weight: Tensor, padding: int) -> Tensor:
+        plan = _plan(values, weight, padding)
+        to_high, to_kernel, _ = _matrices(plan, values.shape[-2], values.dtype)
+        columns = weight.permute(2, 3, 1, 0).flatten(2).flatten(0, 1)  # k² C·O
+        out = values.new_empty(len(values), len(weight), *plan.outputs)
+        _, _, from_high = _matrices(plan, out.shape[-2], values.dtype)
+        for some, into in zip(values.split(CHUNK), out.split(CHUNK), strict=True):
+            lines, made = _analyse(some, plan), _lines(into, plan)
+            for line, kernel, goal in zip(lines, to_kernel, made, strict=True):
+                spectrum = (to_high @ line).view(2, -1, *some.shape[:2])
+                product = _times(spectrum, (kernel @ columns).view(2, -1, *weight.shape[1::-1]))
+                torch.mm(from_high, product.view(len(to_high), -1), out=goal)
+            _synthesise(made, plan, into)
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
+        ctx.save_for_forward(*inputs[:2])
+        ctx.padding = inputs[2]
+
+    @staticmethod
+    def jvp(ctx: Any, values_tangent: Tensor | None, weight_tangent: Tensor | None, _: None) -> Tensor | None:
+        values, weight = ctx.saved_tensors
+        parts = [(values_tangent, weight), (values, weight_tangent)]
+        tangents = [F.conv2d(x, w, padding=ctx.padding) for x, w in parts if x is not None and w is not None]
+        return sum(tangents[1:], tangents[0])
+
+    @staticmethod
+    def vmap(_: Any, in_dims: tuple[int | None, ...], values: Tensor, weight: Tensor, padding: int) -> Any:
+        return torch.vmap(partial(F.conv2d, padding=padding), in_dims[:2])(values, weight), 0
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        values, weight = ctx.saved_tensors
+        if torch.is_grad_enabled():  # to be differentiated again, which torch's own can be
+            steps = [1, 1], [ctx.padding] * 2, [1, 1], False, [0, 0], 1
+            mask = [*ctx.needs_input_grad[:2], False]
+            to_values, to_weight, _ = torch.ops.aten.convolution_backward(grad, values, weight, None, *steps, mask)
+            return to_values, to_weight, None
+        return *_gradients(values, weight, grad, ctx.padding, wanted=ctx.needs_input_grad[0]), None
+
+
+def _gradients(
+    values: Tensor, weight: Tensor, grad: Tensor, padding: int, *, wanted: bool
+) -> tuple[Tensor | None, Tensor]:
+    """For the values, if wanted, and for the weight."""
+    plan = _plan(values, weight, padding)
+    to_high, to_kernel, from_high = _matrices(plan, values.shape[-2], values.dtype)
+    grad_to_high, _, _ = _matrices(plan, grad.shape[-2], values.dtype)
+    scale = _shares(plan)
+    columns = weight.permute(2, 3, 1, 0).flatten(2).flatten(0, 1)
+    to_values = torch.empty_like(values) if wanted else None
+    to_columns = torch.zeros_like(columns)
+    for i, some in enumerate(grad.split(CHUNK)):
+        own = slice(i * CHUNK, (i + 1) * CHUNK)
+        changes, lines = _analyse(some, plan), _analyse(values[own], plan)
+        made = _lines(values[own], plan) if wanted else changes
+        for change, line, kernel, goal, share in zip(changes, lines, to_kernel, made, scale, strict=True):
+            change = (grad_to_high @ change).view(2, -1, *some.shape[:2])
+            spectrum = (to_high @ line).view(2, -1, len(some), values.shape[1])
+            to_columns.addmm_(kernel.t(), _between(spectrum, change).view(len(kernel), -1), alpha=share)
+            if wanted:
+                product = _times_conjugate(change, (kernel @ columns).view(2, -1, *weight.shape[1::-1]))
+                torch.mm(from_high, product.view(len(to_high), -1), out=goal)
+        if to_values is not None:
+            _synthesise(made, plan, to_values[own])
+    taps = to_columns.view(plan.size, plan.size, *weight.shape[1::-1])
+    return to_values, taps.permute(3, 2, 0, 1).contiguous()
+
+
+# ---------------------------------------------------------------- the transforms along the width
+
+
+def _lines(maps: Tensor, plan: Plan) -> Tensor:
+    """Room for the transform along the width of maps `(M, C, H, W)`: `(F, 2H, M·C)`, real part above imaginary."""
+    return maps.new_empty(plan.frequencies[1], 2 * maps.shape[-2], maps.shape[0] * maps.shape[1])
+
+
+def _analyse(maps: Tensor, plan: Plan) -> Tensor:
+    """Maps `(M, C, H, W)` to `(F, 2H, M·C)`. The products turn the maps around as they go."""
+    into = _lines(maps, plan)
+    matrix, _ = _wide(plan.periods[1], maps.shape[-1], maps.dtype)
+    each = into.view(2 * len(into), maps.shape[-2], -1)
+    flat = maps.flatten(0, 1)
+    for row in range(maps.shape[-2]):
+        torch.mm(matrix, flat[:, row].t(), out=each[:, row])
+    return into
+
+
+def _synthesise(lines: Tensor, plan: Plan, into: Tensor) -> None:
+    """`(F, 2H, M·C)` back to maps `(M, C, H, W)`."""
+    _, matrix = _wide(plan.periods[1], into.shape[-1], into.dtype)
+    each = lines.view(2 * len(lines), into.shape[-2], -1)
+    flat = into.view(-1, *into.shape[-2:])
+    for row in range(into.shape[-2]):
+        torch.mm(each[:, row].t(), matrix, out=flat[:, row])
+
+
+@lru_cache(maxsize=128)
+def _wide(period: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """A real line to half of its frequencies, real and imaginary parts in turn `(2F, size)`, and back `(size, 2F)`ᵀ."""
+    phase = _phase(period, period // 2 + 1, size)
+    matrix = torch.stack([phase.cos(), -phase.sin()], dim=1)
+    back = matrix * _twice(period)[:, None, None] / period
+    return matrix.flatten(0, 1).to(dtype), back.flatten(0, 1).to(dtype)
+
+
+def _phase(period: int, frequencies: int, size: int, start: int = 0) -> Tensor:
+    places = torch.arange(start, start + size)
+    return 2 * math.pi / period * (torch.outer(torch.arange(frequencies), places) % period).double()
+
+
+def _twice(period: int) -> Tensor:
+    """How often each of the half of all frequencies occurs among all."""
+    counts = torch.full((period // 2 + 1,), 2.0, dtype=torch.float64)
+    counts[0] = 1
+    if period % 2 == 0:
+        counts[-1] = 1
+    return counts
+
+
+# ---------------------------------------------------------------- along the height, and kernels
+
+
+@lru_cache(maxsize=128)
+def _matrices(plan: Plan, height: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Complex columns of this height to frequencies `(2N, 2H)`; taps to frequencies `(F, 2N, k²)`; back `(2H, 2N)`."""
+    period = plan.periods[0]
+    phase = _phase(period, period, height)
+    cos, sin = phase.cos(), phase.sin()
+    there = torch.cat([torch.cat([cos, sin], dim=1), torch.cat([-sin, cos], dim=1)])
+    down, across = (
+        _phase(own, count, plan.size, -plan.padding)
+        for own, count in zip(plan.periods, (period, plan.frequencies[1]), strict=True)
+    )
+    both = (across[:, None, None, :] + down[None, :, :, None]).flatten(2)  # F N k²
+    # The conjugate: a convolution here is a correlation.
+    taps = torch.cat([both.cos(), both.sin()], dim=1)
+    return there.to(dtype), taps.to(dtype), (there.t() / period).contiguous().to(dtype)
+
+
+@lru_cache(maxsize=128)
+def _shares(plan: Plan) -> list[float]:
+    """The weight of each frequency along the width in a sum over all frequencies."""
+    shares: list[float] = (_twice(plan.periods[1]) / math.prod(plan.periods)).tolist()
+    return shares
+
+
+# ---------------------------------------------------------------- products over channels
+
+
+def _times(spectrum: Tensor, kernel: Tensor) -> Tensor:
+    """`(2, N, M, C)` by `(2, N, C, O)`, as complex numbers."""
+    real, imaginary = spectrum
+    out = spectrum.new_empty(2, *spectrum.shape[1:3], kernel.shape[-1])
+    torch.bmm(real, kernel[0], out=out[0])
+    out[0].baddbmm_(imaginary, kernel[1], alpha=-1)
+    torch.bmm(real, kernel[1], out=out[1])
+    out[1].baddbmm_(imaginary, kernel[0])
+    return out
+
+
+def _times_conjugate(spectrum: Tensor, kernel: Tensor) -> Tensor:
+    """`(2, N, M, O)` by the conjugate of `(2, N, C, O)`, summed over O."""
+    real, imaginary = spectrum
+    back = kernel.transpose(2, 3)
+    out = spectrum.new_empty(2, *spectrum.shape[1:3], kernel.shape[2])
+    torch.bmm(real, back[0], out=out[0])
+    out[0].baddbmm_(imaginary, back[1])
+    torch.bmm(imaginary, back[0], out=out[1])
+    out[1].baddbmm_(real, back[1], alpha=-1)
+    return out
+
+
+def _between(values: Tensor, change: Tensor) -> Tensor:
+    """The conjugate of `(2, N, M, C)` by `(2, N, M, O)`, summed over images: `(2, N, C, O)`."""
+    real, imaginary = values.transpose(2, 3)
+    out = values.new_empty(2, values.shape[1], values.shape[3], change.shape[3])
+    torch.bmm(real, change[0], out=out[0])
+    out[0].baddbmm_(imaginary, change[1])
+    torch.bmm(real, change[1], out=out[1])
+    out[1].baddbmm_(imaginary, change[0], alpha=-1)
+    return out
