@@ -13,7 +13,7 @@ from memory import peak
 from timing import Program
 from vpgcnn import GroupConv2d, LiftConv2d
 from vpgcnn.features import GroupFeature
-from vpgcnn.models import MODELS, SE2Config, build
+from vpgcnn.models import MODELS, ModelConfig, build
 from vpgcnn.objective import Elbo
 from vpgcnn.training.recipes import recipe
 
@@ -25,11 +25,11 @@ ARMS: dict[str, dict[str, str]] = {
     "full": {"level": "full"},
     "learned": {"level": "learned"},
     "variational": {"level": "variational"},
-    "pathwise": {"level": "variational", "family": "pathwise"},
+    "pathwise": {"level": "variational", "family": "pathwise", "sees": "input"},
 }
 
 
-def config_of(network: str, arm: str) -> SE2Config:
+def config_of(network: str, arm: str) -> ModelConfig:
     """The configuration of a network with the levels of an arm."""
     return replace(NETWORKS[network][0], **ARMS[arm])  # type: ignore[arg-type]
 

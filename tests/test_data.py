@@ -306,21 +306,21 @@ def test_statistics_are_those_of_the_training_images(tmp_path: Path) -> None:
 
 def test_choices_do_not_depend_on_how_a_batch_is_shared() -> None:
     images = torch.randint(0, 256, (8, 3, 12, 12), dtype=torch.uint8)
-    for kind in ("none", "crop-flip", "rotate"):
-        config = DataConfig(augment=kind)  # type: ignore[arg-type]
+    for kind in ("none", "crop-flip", "resized-crop", "rotate"):
+        config = DataConfig(augment=kind, hue_jitter=0.3)  # type: ignore[arg-type]
 
         def draw(part: slice, config: DataConfig = config) -> torch.Tensor:
-            return augmented(images[part], config, torch.Generator().manual_seed(5), part, 8)
+            return augmented(images[part], config, 12, torch.Generator().manual_seed(5), part, 8)
 
         assert torch.equal(torch.cat([draw(slice(0, 4)), draw(slice(4, 8))]), draw(slice(0, 8)))
-    assert torch.equal(augmented(images, DataConfig(), torch.Generator(), slice(0, 8), 8), images)
+    assert torch.equal(augmented(images, DataConfig(), 12, torch.Generator(), slice(0, 8), 8), images)
 
 
 def test_crops_shift_and_mirror() -> None:
     image = torch.zeros(1, 1, 20, 20, dtype=torch.uint8)
     image[..., 8, 6] = 255
     many = augmented(
-        image.expand(400, 1, 20, 20), DataConfig(augment="crop-flip"), torch.Generator(), slice(0, 400), 400
+        image.expand(400, 1, 20, 20), DataConfig(augment="crop-flip"), 20, torch.Generator(), slice(0, 400), 400
     )
     rows, columns = many[:, 0].flatten(1).argmax(1) // 20, many[:, 0].flatten(1).argmax(1) % 20
     assert sorted(set(rows.tolist())) == list(range(4, 13))

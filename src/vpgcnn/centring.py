@@ -18,7 +18,7 @@ class EquivarianceWarning(UserWarning):
 
 def check_centred(what: str, group: Group, sizes: Sequence[int], reach: int, stride: int, padding: int = 0) -> None:
     """Warn when the positions that a stride visits are not symmetric about the image's centre."""
-    if stride == 1 or not group.acts_on_plane or torch.compiler.is_compiling():
+    if stride == 1 or group.order == 1 or not group.acts_on_plane or torch.compiler.is_compiling():
         return
     for size in sizes:
         rest = (size + 2 * padding - reach) % stride

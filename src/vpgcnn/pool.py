@@ -30,6 +30,7 @@ class SpatialPool(nn.Module):
         size: int,
         *,
         stride: int | None = None,
+        padding: int = 0,
         antialias: bool = False,
     ) -> None:
         super().__init__()
@@ -38,19 +39,21 @@ class SpatialPool(nn.Module):
         stride = size if stride is None else stride
         if size < 1 or stride < 1:
             raise ValueError(f"size and stride must be at least 1, got {size} and {stride}")
-        self.mode, self.size, self.stride = mode, size, stride
+        if not 0 <= padding <= size // 2 or (padding and antialias):
+            raise ValueError(f"padding is at most half of the size, and 0 with antialias, got {padding}")
+        self.mode, self.size, self.stride, self.padding = mode, size, stride, padding
         self.register_buffer("blur", _binomial(2 * self.stride - 1) if antialias else None, persistent=False)
 
     def forward(self, feature: GroupFeature) -> GroupFeature:
         """values `(B, C, G, H, W)` → `(B, C, G, H', W')`, as `nn.MaxPool2d` or `nn.AvgPool2d`."""
-        check_centred("pool", feature.group, feature.shape[-2:], self.size, self.stride)
+        check_centred("pool", feature.group, feature.shape[-2:], self.size, self.stride, self.padding)
         pool = F.max_pool2d if self.mode == "max" else F.avg_pool2d
         flat = feature.values.flatten(1, 2)
         if self._halves(flat):
             rows = torch.maximum(flat[..., ::2, :], flat[..., 1::2, :])
             flat = torch.maximum(rows[..., ::2], rows[..., 1::2])
         elif self.blur is None:
-            flat = pool(flat, self.size, self.stride)
+            flat = pool(flat, self.size, self.stride, self.padding)
         else:
             border = self.blur.shape[-1] // 2
             dense = F.pad(pool(flat, self.size, 1), (border,) * 4, mode="replicate").flatten(0, 1).unsqueeze(1)
@@ -61,13 +64,14 @@ class SpatialPool(nn.Module):
 
     def _halves(self, flat: Tensor) -> bool:
         """Whether two plain maxima do it: on a CPU, without gradients, that is ten times as fast."""
-        plain = self.mode == "max" and self.size == self.stride == 2 and self.blur is None
+        plain = self.mode == "max" and self.size == self.stride == 2 and not self.padding and self.blur is None
         even = flat.shape[-2] % 2 == 0 and flat.shape[-1] % 2 == 0
         quick = flat.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
         return plain and even and quick
 
     def extra_repr(self) -> str:
-        return f"{self.mode}, size={self.size}, stride={self.stride}, antialias={self.blur is not None}"
+        sizes = f"size={self.size}, stride={self.stride}, padding={self.padding}"
+        return f"{self.mode}, {sizes}, antialias={self.blur is not None}"
 
 
 def _binomial(size: int) -> Tensor:

@@ -12,13 +12,12 @@ def main(arguments: list[str]) -> int:
     command = parser("models", "Networks, with the number of parameters that each level gives them.")
     command.add_argument("--json", action="store_true", help="as JSON")
     options = command.parse_args(arguments)
-    from vpgcnn.models import MODELS, build, count_parameters
+    from vpgcnn.models import MODELS, build, count_parameters, ordinary
 
     counts: dict[str, dict[str, object]] = {}
     for name, entry in MODELS.items():
         row: dict[str, object] = {"about": entry.about, "elements": entry.config.elements}
-        plain = replace(entry.config, group="t2", elements=1, level="full")
-        row["t2"] = count_parameters(build(plain, entry.in_channels, entry.classes))
+        row["t2"] = count_parameters(build(ordinary(entry.config), entry.in_channels, entry.classes))
         for level in ("full", "learned", "variational"):
             config = replace(entry.config, level=level)
             row[level] = count_parameters(build(config, entry.in_channels, entry.classes))

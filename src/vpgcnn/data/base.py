@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass, field, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vpgcnn.errors import UserError
@@ -38,7 +39,8 @@ class Dataset:
     """A dataset in three parts. Models are chosen on `validation`, `test` is for the report alone.
 
     classes: the name of each label. mean, std: one number each, over all channels (a mean for each
-    channel would break equivariance to hue). notes: what a user should know of where it came from.
+    channel would break equivariance to hue). Training images may be larger than the others. notes: what
+    a user should know of where it came from.
     """
 
     name: str
@@ -56,8 +58,13 @@ class Dataset:
             if len(split) and not 0 <= int(split.labels.min()) <= int(split.labels.max()) < len(self.classes):
                 raise UserError(f"{self.name}: {part} labels must be in 0 … {len(self.classes) - 1}")
             shape, own = tuple(split.images.shape[1:]), tuple(self.train.images.shape[1:])
-            if len(split) and shape != own:
+            if len(split) and (shape[0] != own[0] or shape[1] > own[1]):
                 raise UserError(f"{self.name}: {part} images are {_times(shape)}, training images {_times(own)}")
+            if len(split) and shape[1] != shape[2]:
+                raise UserError(f"{self.name}: images must be square, got {_times(shape[1:])}")
+        if len(self.validation) and len(self.test) and self.validation.images.shape[1:] != self.test.images.shape[1:]:
+            shapes = (_times(tuple(split.images.shape[1:])) for split in (self.validation, self.test))
+            raise UserError(f"{self.name}: validation images are {next(shapes)}, test images {next(shapes)}")
         if not len(self.train):
             raise UserError(f"{self.name}: no training image is left")
         if self.train.images.shape[-1] != self.train.images.shape[-2]:
@@ -69,11 +76,17 @@ class Dataset:
 
     @property
     def size(self) -> int:
-        return self.train.images.shape[-1]
+        """Pixels of a side of what a network sees; training images may be larger, for random parts of them."""
+        held = [split for split in (self.validation, self.test) if len(split)]
+        return (held[0] if held else self.train).images.shape[-1]
 
     def all(self) -> Split:
-        """The three parts together."""
-        parts = self.train, self.validation, self.test
+        """The three parts together, at the size that a network sees."""
+        train = self.train
+        if train.images.shape[-1] != self.size:
+            pixels = F.interpolate(train.images.float(), (self.size, self.size), mode="bilinear", antialias=True)
+            train = Split(pixels.round().to(torch.uint8), train.labels)
+        parts = train, self.validation, self.test
         return Split(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
 
     def fingerprint(self) -> str:

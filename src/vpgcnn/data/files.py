@@ -11,12 +11,21 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
 from vpgcnn.errors import UserError
 
-__all__ = ["VARIABLE", "Archive", "PublishedFile", "check", "data_directory", "fetch", "md5"]
+__all__ = [
+    "VARIABLE",
+    "Archive",
+    "PublishedFile",
+    "cache_directory",
+    "check",
+    "data_directory",
+    "fetch",
+    "md5",
+]
 
 VARIABLE = "VPGCNN_DATA"
 Progress = Callable[[str, int, int | None], None]
@@ -34,11 +43,21 @@ class PublishedFile:
 
 @dataclass(frozen=True)
 class Archive:
-    """A tar file that holds published files."""
+    """A tar file that holds published files.
+
+    Or one that is unpacked whole: the members that match `pattern`, into the folder `into`.
+    """
 
     name: str
     md5: str
     urls: tuple[str, ...]
+    into: str = ""
+    pattern: str = ""
+
+    @property
+    def folder(self) -> PurePosixPath:
+        """The folder within the archive that is unpacked."""
+        return PurePosixPath(self.pattern).parent
 
 
 def data_directory(given: Path | None = None) -> Path:
@@ -52,6 +71,11 @@ def data_directory(given: Path | None = None) -> Path:
         return chosen.expanduser()
     except RuntimeError as error:
         raise UserError(f"{chosen} is no data directory: {error}") from error
+
+
+def cache_directory() -> Path:
+    """Where copies are kept that can be made again: a folder in the user's cache."""
+    return (Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "vpgcnn" / "decoded").expanduser()
 
 
 def md5(path: Path) -> str:
@@ -74,20 +98,27 @@ def check(file: PublishedFile, root: Path) -> str:
 def fetch(files: list[PublishedFile], archive: Archive | None, root: Path, progress: Progress) -> list[Path]:
     """Download what is missing or damaged; nothing is left under its name before its checksum was right."""
     wanted = [file for file in files if check(file, root) != "ok"]
-    if not wanted:
+    folder = (
+        archive is not None and archive.pattern and not (root / archive.into / Path(archive.pattern).parent).is_dir()
+    )
+    if not wanted and not folder:
         return []
+    unpacked: list[Path] = []
     try:
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=root, prefix=".fetch-") as scratch:
-            if archive is not None:
+            if archive is not None and (folder or not archive.pattern):
                 whole = _download(archive.name, archive.urls, archive.md5, Path(scratch), progress)
-                _unpack(whole, wanted, Path(scratch), root)
-            else:
+                if folder:
+                    unpacked = _unpack_folder(whole, archive, Path(scratch), root)
+                else:
+                    _unpack(whole, wanted, Path(scratch), root)
+            if archive is None or archive.pattern:
                 for file in wanted:
                     _place(_download(Path(file.path).name, file.urls, file.md5, Path(scratch), progress), file, root)
     except OSError as error:
         raise UserError(f"cannot write to {root}: {error.strerror or error}") from error
-    return [root / file.path for file in wanted]
+    return [root / file.path for file in wanted] + unpacked
 
 
 def _download(name: str, urls: tuple[str, ...], expected: str, scratch: Path, progress: Progress) -> Path:
@@ -131,6 +162,24 @@ def _unpack(archive: Path, wanted: list[PublishedFile], scratch: Path, root: Pat
             if md5(target) != file.md5:
                 raise UserError(f"{file.path} in {archive.name} is not the published file")
             _place(target, file, root)
+
+
+def _unpack_folder(archive: Path, about: Archive, scratch: Path, root: Path) -> list[Path]:
+    """The members that match, all of them or none."""
+    new = scratch / "unpacked"
+    new.mkdir()
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            name = PurePosixPath(member.name)
+            wanted = member.isfile() and name.match(about.pattern) and name.parent == about.folder
+            source = tar.extractfile(member) if wanted else None
+            if source is not None:
+                with source, (new / name.name).open("wb") as out:
+                    shutil.copyfileobj(cast(BinaryIO, source), out)
+    target = root / about.into / about.folder
+    target.parent.mkdir(parents=True, exist_ok=True)
+    new.replace(target)
+    return sorted(target.iterdir())
 
 
 def _place(source: Path, file: PublishedFile, root: Path) -> None:

@@ -6,10 +6,14 @@ import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 from vpgcnn.data.base import Dataset, Split, held_out
 from vpgcnn.data.config import DataConfig
@@ -24,10 +28,11 @@ LARGEST = 64_000_000
 """Pixels of the largest image that is decoded."""
 
 
-def read_image(path: Path, size: int | None = None, channels: int | None = None) -> Tensor:
+def read_image(path: Path, size: int | None = None, channels: int | None = None, share: float = 1.0) -> Tensor:
     """An image file as bytes `(C, H, W)`; with a size, its centre square, resized. Damaged ones are named.
 
-    channels: 1 or 3 to convert to; None keeps grey images grey and makes all others RGB.
+    channels: 1 or 3 to convert to; None keeps grey images grey and makes all others RGB. share: of the largest
+    centre square, along a side.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -46,7 +51,7 @@ def read_image(path: Path, size: int | None = None, channels: int | None = None)
             grey = channels == 1 or (channels is None and image.mode in ("1", "L"))
             image = image.convert("L" if grey else "RGB")
             if size is not None:
-                image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
+                image = ImageOps.fit(_middle(image, share), (size, size), Image.Resampling.BILINEAR)
             pixels = np.asarray(image, np.uint8)
     except UserError:
         raise
@@ -56,6 +61,14 @@ def read_image(path: Path, size: int | None = None, channels: int | None = None)
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"cannot read the image {path}: {reason}") from error
     return torch.from_numpy(pixels.copy()).view(*pixels.shape[:2], -1).permute(2, 0, 1).contiguous()
+
+
+def _middle(image: Image.Image, share: float) -> Image.Image:
+    if share == 1:
+        return image
+    side = share * min(image.size)
+    left, upper = ((length - side) / 2 for length in image.size)
+    return image.crop((round(left), round(upper), round(left + side), round(upper + side)))
 
 
 def load_folder(config: DataConfig, folder: Path) -> Dataset:

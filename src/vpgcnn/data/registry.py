@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from vpgcnn.data import cifar, mnist, own
+from vpgcnn.data import cifar, colormnist, flowers, mnist, own
 from vpgcnn.data.base import Dataset
 from vpgcnn.data.config import DataConfig
 from vpgcnn.data.files import Archive, PublishedFile, data_directory
@@ -29,6 +29,15 @@ DATASETS = {
     "mnist": Entry(mnist.load_mnist, mnist.FILES, None, "70,000 handwritten digits"),
     "mnist67-180": Entry(
         mnist.load_mnist67, mnist.FILES, None, "6s and 7s of MNIST, upright and turned by 180°: 6 becomes 9, 7 stays 7"
+    ),
+    "colormnist-lt": Entry(
+        colormnist.load_long_tailed, mnist.FILES, None, "digits in red, green and blue, 30 classes of 1 to 150 images"
+    ),
+    "colormnist": Entry(
+        colormnist.load_balanced, mnist.FILES, None, "digits in red, green and blue, 30 classes of the same size"
+    ),
+    "flowers102": Entry(
+        flowers.load_flowers, flowers.FILES, flowers.ARCHIVE, "8,189 photographs of 102 flowers, of any resolution"
     ),
     "cifar10": Entry(cifar.load_cifar10, cifar.FILES10, cifar.ARCHIVE10, "60,000 small photographs of 10 classes"),
     "cifar100": Entry(cifar.load_cifar100, cifar.FILES100, cifar.ARCHIVE100, "60,000 small photographs of 100 classes"),

@@ -12,6 +12,7 @@ from vpgcnn.data import Dataset
 from vpgcnn.errors import UserError
 from vpgcnn.experiments.digits import measure_digits, table_digits
 from vpgcnn.experiments.photographs import measure_photographs, table_photographs
+from vpgcnn.models import ordinary
 from vpgcnn.training.checkpoint import Card
 from vpgcnn.training.config import TrainConfig
 from vpgcnn.training.progress import Quiet
@@ -47,7 +48,7 @@ class Experiment:
 
 
 def _t2(config: TrainConfig) -> TrainConfig:
-    return replace(config, model=replace(config.model, group="t2", elements=1, level="full"))
+    return replace(config, model=ordinary(config.model))
 
 
 def _full(config: TrainConfig) -> TrainConfig:

@@ -1,8 +1,21 @@
 """Networks made of the layers: one definition each; the level is an argument."""
 
 from vpgcnn.models.base import Prediction
-from vpgcnn.models.config import ModelConfig, SE2Config
-from vpgcnn.models.registry import MODELS, build, count_parameters
+from vpgcnn.models.color import ColorCNN, ColorResNet
+from vpgcnn.models.config import ColorConfig, ModelConfig, SE2Config
+from vpgcnn.models.registry import MODELS, build, count_parameters, ordinary
 from vpgcnn.models.se2 import SE2Net
 
-__all__ = ["MODELS", "ModelConfig", "Prediction", "SE2Config", "SE2Net", "build", "count_parameters"]
+__all__ = [
+    "MODELS",
+    "ColorCNN",
+    "ColorConfig",
+    "ColorResNet",
+    "ModelConfig",
+    "Prediction",
+    "SE2Config",
+    "SE2Net",
+    "build",
+    "count_parameters",
+    "ordinary",
+]

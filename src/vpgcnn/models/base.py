@@ -9,7 +9,17 @@ from torch import Tensor
 
 from vpgcnn.errors import UserError
 from vpgcnn.groups import O2, SO2, Group, Rotations
-from vpgcnn.levels import Family, Full, Learned, LevelFactory, Pathwise, Variational, Window
+from vpgcnn.levels import (
+    Family,
+    Full,
+    GumbelSoftmax,
+    Learned,
+    LevelFactory,
+    Pathwise,
+    RankedSoftmax,
+    Variational,
+    Window,
+)
 from vpgcnn.models.config import FamilyName, GroupName, LevelName
 
 __all__ = ["Placement", "Prediction", "group_of"]
@@ -43,26 +53,30 @@ def group_of(name: GroupName, elements: int) -> tuple[Group, int | None]:
 class Placement:
     """Which layer has which level.
 
-    level: "full" and "learned" are for all layers. "variational" is for the layers named in `where`,
-    the others have the level `elsewhere`. initial: θ at the start of training.
+    level: that of all layers; but one of the levels `placed` is for the layers named in `where`, and the
+    others have the level `elsewhere`. initial: θ at the start of training.
     """
 
     def __init__(
-        self, level: LevelName, where: tuple[str, ...], elsewhere: LevelName, family: FamilyName, initial: float
+        self,
+        level: LevelName,
+        where: tuple[str, ...],
+        elsewhere: LevelName,
+        family: FamilyName,
+        initial: float,
+        placed: tuple[LevelName, ...] = ("variational",),
     ) -> None:
-        self.level, self.where, self.elsewhere = level, where, elsewhere
-        if family not in ("window", "pathwise"):
-            raise UserError(f"unknown family {family!r}: choose window or pathwise")
+        self.level, self.where, self.elsewhere, self.placed = level, where, elsewhere, placed
         if not 0 < initial <= 1:
             raise UserError(f"initial is a θ in (0, 1], got {initial}")
-        self.family: Family = Window(initial=initial) if family == "window" else Pathwise(initial=initial)
+        self.family = _family(family, initial)
         self.seen: list[str] = []
 
     def __call__(self, layer: str) -> LevelFactory:
         """The level of a layer, as the factory that layers take."""
         self.seen.append(layer)
         chosen = self.level
-        if chosen == "variational" and layer not in self.where:
+        if chosen in self.placed and not any(_covers(name, layer) for name in self.where):
             chosen = self.elsewhere
         if chosen == "full":
             return Full
@@ -74,6 +88,23 @@ class Placement:
 
     def check(self) -> None:
         """After all layers were made: complain of names in `where` that none of them has."""
-        unknown = [layer for layer in self.where if layer not in self.seen]
-        if self.level == "variational" and unknown:
+        unknown = [name for name in self.where if not any(_covers(name, layer) for layer in self.seen)]
+        if self.level in self.placed and unknown:
             raise UserError(f"no layer is called {unknown[0]!r}: choose from {', '.join(self.seen)}")
+
+
+def _covers(name: str, layer: str) -> bool:
+    """A name stands for its layer, and for all layers within it: stage4 for stage4.0.first."""
+    return layer == name or layer.startswith(f"{name}.")
+
+
+def _family(name: FamilyName, initial: float) -> Family:
+    if name == "window":
+        return Window(initial=initial)
+    if name == "pathwise":
+        return Pathwise(initial=initial)
+    if name == "ranked":
+        return RankedSoftmax(initial=1 - initial)
+    if name == "gumbel":
+        return GumbelSoftmax()
+    raise UserError(f"unknown family {name!r}: choose window, pathwise, ranked or gumbel")

@@ -5,11 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["DIGITS", "RESNET", "RESNET_SMALL", "FamilyName", "GroupName", "LevelName", "ModelConfig", "SE2Config"]
+__all__ = [
+    "COLOR_CNN",
+    "COLOR_RESNET",
+    "COLOR_RESNET_SMALL",
+    "DIGITS",
+    "RESNET",
+    "RESNET_SMALL",
+    "ColorConfig",
+    "FamilyName",
+    "GroupName",
+    "LevelName",
+    "ModelConfig",
+    "SE2Config",
+    "SightName",
+]
 
 GroupName = Literal["t2", "rotations", "so2", "o2"]
 LevelName = Literal["full", "learned", "variational"]
-FamilyName = Literal["window", "pathwise"]
+FamilyName = Literal["window", "pathwise", "ranked", "gumbel"]
 SightName = Literal["input", "output"]
 
 
@@ -30,7 +44,8 @@ class SE2Config:
     elsewhere: LevelName = "learned"
     """The level of the other layers of a variational network."""
     family: FamilyName = "window"
-    """window: exact shares of a shared grid. pathwise: elements of each image's own (the paper's eq. so2)."""
+    """window: exact shares of a shared grid. pathwise: elements of each image's own (the paper's eq. so2).
+    ranked, gumbel: for finite groups (the paper's eq. ste, and Partial G-CNN's)."""
     sees: SightName = "input"
     """What a level looks at: its layer's input, as in the paper, or output."""
     initial: float = 0.9
@@ -61,7 +76,43 @@ class SE2Config:
     """Frequency ω₀ of the SIREN kernels: lower is smoother."""
 
 
-ModelConfig = SE2Config
+@dataclass(frozen=True)
+class ColorConfig:
+    """A network on hue shifts and translations."""
+
+    name: Literal["color"] = "color"
+    """Which network this configures."""
+    shape: Literal["cnn", "resnet"] = "cnn"
+    """cnn: seven layers, for 28×28 images. resnet: a 7×7 lift of stride 2 and four stages."""
+    elements: int = 3
+    """How many hue shifts, the multiples of 360°/elements. 1: none, an ordinary CNN."""
+    level: LevelName = "variational"
+    """full: a G-CNN (CEConv). learned: one level for all images. variational: a level for each image."""
+    where: tuple[str, ...] = ("conv6", "conv7")
+    """Layers with a level that is not full: conv1, …, conv7 of the cnn; lift, stage1, …, stage4 of the resnet."""
+    elsewhere: LevelName = "full"
+    """The level of the other layers of a variational or learned network."""
+    family: FamilyName = "window"
+    """window: exact shares of the circle. ranked: the paper's eq. ste. gumbel: Partial G-CNN's."""
+    sees: SightName = "input"
+    """What a level looks at: its layer's input, as in the paper, or output."""
+    initial: float = 0.9
+    """θ at the start: the share of all hues in use."""
+    width: int = 17
+    """Channels of the cnn; of an ordinary resnet's first stage (on hues fewer, so that parameters are as many)."""
+    depths: tuple[int, ...] = (2, 2, 2, 2)
+    """Blocks of each stage of the resnet: 2 2 2 2 is ResNet18, 3 4 6 3 ResNet34."""
+    equivariant: int = 4
+    """How many stages of the resnet are on hues; less than 4 is a hybrid."""
+    separable: bool = True
+    """Whether a kernel is a spatial part times a part on hues (CEConv), or a full table."""
+    group_pool: Literal["flatten", "max", "mean"] = "flatten"
+    """How hues end: as features of their own, or pooled."""
+    dropout: float = 0.3
+    """Share of the channels that training drops between layers of the cnn."""
+
+
+ModelConfig = SE2Config | ColorConfig
 """The configuration of any network; `name` says which."""
 
 RESNET = SE2Config()
@@ -73,3 +124,9 @@ DIGITS = SE2Config(
     sees="output", stem_stride=2, disc=True, smooth=0.8, group_pool="mean", hidden=32, omega=4.0,
 )  # fmt: skip
 """The small SE(2) net for MNIST67-180. Its last kernel is as large as its map: nothing of the frame is left."""
+COLOR_CNN = ColorConfig()
+"""The 7-layer colour CNN of ColorMNIST."""
+COLOR_RESNET = ColorConfig(shape="resnet", where=("lift", "stage4"), width=64, group_pool="max", dropout=0.0)
+"""The colour ResNet18 of Flowers102."""
+COLOR_RESNET_SMALL = ColorConfig(shape="resnet", where=("lift", "stage4"), width=24, group_pool="max", dropout=0.0)
+"""A narrow one, for two CPU cores."""

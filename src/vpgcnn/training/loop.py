@@ -283,7 +283,7 @@ class _Training:
         part = slice(self.accelerator.process_index * own, (self.accelerator.process_index + 1) * own)
         index = self.order[place * whole : (place + 1) * whole][part]
         images = augmented(
-            train.images[index], config.data, generator(config.seed, "augment", self.step), part, whole
+            train.images[index], config.data, self.card.size, generator(config.seed, "augment", self.step), part, whole
         ).to(self.accelerator.device)
         return self.card.standardised(images), train.labels[index].to(self.accelerator.device)
 

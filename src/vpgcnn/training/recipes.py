@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from vpgcnn.data.config import DataConfig
 from vpgcnn.errors import UserError
-from vpgcnn.models.config import DIGITS, RESNET, RESNET_SMALL
+from vpgcnn.models.config import COLOR_CNN, COLOR_RESNET, COLOR_RESNET_SMALL, DIGITS, RESNET, RESNET_SMALL
 from vpgcnn.training.config import ObjectiveConfig, OptimiserConfig, TrainConfig
 
 __all__ = ["PRESETS", "RECIPES", "Recipe", "demo_recipe", "recipe"]
@@ -40,6 +40,22 @@ CIFAR = TrainConfig(
     levels=OptimiserConfig(rate=2e-3, decay=0.0),
     epochs=6,
 )
+COLORMNIST = TrainConfig(
+    data=DataConfig(name="colormnist-lt"),
+    model=COLOR_CNN,
+    objective=ObjectiveConfig(start=0.05, peak=0.05),
+    network=OptimiserConfig("adam", 3e-3, 1e-5),
+    levels=OptimiserConfig("adam", 3e-4, 0.0),
+    epochs=300,
+)
+FLOWERS = TrainConfig(
+    data=DataConfig(name="flowers102", size=64, augment="resized-crop"),
+    model=COLOR_RESNET_SMALL,
+    objective=ObjectiveConfig(start=0.01, peak=0.01),
+    network=OptimiserConfig("adam", 1e-3, 1e-5),
+    levels=OptimiserConfig("adam", 1e-3, 0.0),
+    epochs=60,
+)
 PAPER_LEVELS = OptimiserConfig("sgd", 1e-3, 0.0)
 
 RECIPES = {
@@ -65,6 +81,31 @@ RECIPES = {
             network=OptimiserConfig(rate=1e-3),
             levels=PAPER_LEVELS,
             epochs=300,
+        ),
+    ),
+    "colormnist-lt": Recipe(
+        "digits in red, green and blue, 30 classes, most of them small: hue shifts carry over what large classes teach",
+        COLORMNIST,
+        replace(
+            COLORMNIST,
+            model=replace(COLOR_CNN, family="ranked"),
+            objective=ObjectiveConfig(start=1e-3, peak=1e-3),
+            network=OptimiserConfig("adam", 1e-3, 1e-5),
+            levels=OptimiserConfig("adam", 1e-4, 0.0),
+            epochs=1500,
+        ),
+    ),
+    "flowers102": Recipe(
+        "photographs of 102 flowers: the colour of some is free, that of others is not",
+        FLOWERS,
+        replace(
+            FLOWERS,
+            data=DataConfig(name="flowers102", size=224, augment="resized-crop"),
+            model=replace(COLOR_RESNET, family="ranked"),
+            objective=ObjectiveConfig(start=1e-3, peak=1e-3),
+            network=OptimiserConfig("adam", 2e-4, 1e-5),
+            levels=OptimiserConfig("adamw", 1e-4, 0.0),
+            epochs=400,
         ),
     ),
 }

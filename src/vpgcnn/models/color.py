@@ -1,0 +1,170 @@
+"""Networks on hue shifts: the 7-layer CNN of ColorMNIST and ResNets, each with its ordinary twin."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vpgcnn.conv import GroupConv2d, LiftConv2d
+from vpgcnn.errors import UserError
+from vpgcnn.features import GroupFeature
+from vpgcnn.groups import Group, Hue, Rotations
+from vpgcnn.kernels import TableKernel
+from vpgcnn.levels import Full
+from vpgcnn.models.base import Placement, Prediction
+from vpgcnn.models.config import ColorConfig
+from vpgcnn.norm import GroupBatchNorm, GroupDropout
+from vpgcnn.pool import GroupPool, SpatialPool, join
+
+__all__ = ["ColorCNN", "ColorResNet"]
+
+
+class _Maker:
+    """Convolutions of one network: they share group, kernels and where levels are."""
+
+    def __init__(self, config: ColorConfig) -> None:
+        if config.elements < 1 or config.width < 1:
+            raise UserError(f"elements and width must be at least 1, got {config.elements} and {config.width}")
+        self.config = config
+        self.group: Group = Hue(config.elements) if config.elements > 1 else Rotations(1)
+        self.place = Placement(
+            config.level, config.where, config.elsewhere, config.family, config.initial, ("learned", "variational")
+        )
+
+    def lift(self, inner: int, outer: int, name: str, size: int, stride: int = 1, padding: int = 0) -> LiftConv2d:
+        return LiftConv2d(
+            inner, outer, size, self.group,
+            level=self.place(name) if self.group.order != 1 else Full, stride=stride, padding=padding, bias=False,
+        )  # fmt: skip
+
+    def conv(
+        self, inner: int, outer: int, name: str, size: int, stride: int = 1, padding: int = 0, *, plain: bool = False
+    ) -> GroupConv2d:
+        """plain: on the trivial group, after the hues were pooled away."""
+        group = Rotations(1) if plain else self.group
+        level = self.place(name)
+        separable = self.config.separable and group.order != 1
+        return GroupConv2d(
+            inner, outer, size, group, level=level if group.order != 1 else Full, sees=self.config.sees,
+            kernel=partial(TableKernel, separable=separable), stride=stride, padding=padding, bias=False,
+        )  # fmt: skip
+
+
+class ColorCNN(nn.Module):
+    """Equivariant to hue shifts as far as the levels allow; with mean or max pooling the logits are then invariant.
+
+    Six 3×3 convolutions and one 4×4, none padded, halved after the second: images of 28×28. Layers are called
+    conv1 … conv7. With one element it is an ordinary CNN.
+    """
+
+    def __init__(self, config: ColorConfig, in_channels: int, classes: int) -> None:
+        super().__init__()
+        self.config = config
+        make, width = _Maker(config), config.width
+        self.group = make.group
+        self.lift = make.lift(in_channels, width, "conv1", 3)
+        self.convs = nn.ModuleList(
+            make.conv(width, width, f"conv{number}", 4 if number == 7 else 3) for number in range(2, 8)
+        )
+        make.place.check()
+        self.norms = nn.ModuleList(GroupBatchNorm(width) for _ in range(7))
+        self.dropout = GroupDropout(config.dropout)
+        self.pool = SpatialPool("max", 2)
+        self.group_pool = GroupPool(config.group_pool)
+        self.head = nn.Linear(width * (config.elements if config.group_pool == "flatten" else 1), classes)
+
+    def forward(self, images: Tensor) -> Prediction:
+        """Images `(B, C, H, W)` to logits `(B, classes)` and the KL of the levels `(B,)`."""
+        x: GroupFeature = self.norms[0](self.lift(images)).map(F.relu)
+        for number, (conv, norm) in enumerate(zip(self.convs, self.norms[1:], strict=True), start=2):
+            x = norm(conv(self.dropout(x)))
+            x = self.pool(x).map(F.relu) if number == 2 else x.map(F.relu)
+        return Prediction(self.head(self.group_pool(x).mean(dim=(-2, -1))), x.divergence)
+
+
+class ColorResNet(nn.Module):
+    """Equivariant to hue shifts as far as the levels allow; with mean or max pooling the logits are then invariant.
+
+    A 7×7 lift of stride 2, a pool, four stages of residual blocks, pools over hues and space, linear. Layers are
+    called lift and stage1.0.first, stage1.0.second, stage2.0.shortcut, …. In a hybrid the hues are pooled away
+    after `equivariant` stages, and the rest is an ordinary ResNet. With one element all of it is.
+    """
+
+    def __init__(self, config: ColorConfig, in_channels: int, classes: int) -> None:
+        super().__init__()
+        if len(config.depths) != 4 or min(config.depths) < 1:
+            raise UserError(f"depths are the numbers of blocks of four stages, got {config.depths}")
+        if not 0 <= config.equivariant <= 4:
+            raise UserError(f"equivariant is a number of stages from 0 to 4, got {config.equivariant}")
+        self.config = config
+        make = _Maker(config)
+        self.group = make.group
+        inner = _width(config, 0, plain=False)
+        self.lift = make.lift(in_channels, inner, "lift", 7, 2, 3)
+        self.lift_norm = GroupBatchNorm(inner)
+        self.pool = SpatialPool("max", 3, stride=2, padding=1)
+        self.stages = nn.ModuleList()
+        for stage, depth in enumerate(config.depths):
+            plain = stage >= config.equivariant
+            outer, blocks = _width(config, stage, plain=plain), []
+            for block in range(depth):
+                name, stride = f"stage{stage + 1}.{block}", 2 if stage and not block else 1
+                blocks.append(Block(make, inner, outer, name, stride, plain=plain))
+                inner = outer
+            self.stages.append(nn.Sequential(*blocks))
+        make.place.check()
+        self.middle_pool = GroupPool("max")
+        self.group_pool = GroupPool(config.group_pool)
+        flat = config.group_pool == "flatten" and config.equivariant == 4
+        self.head = nn.Linear(inner * (config.elements if flat else 1), classes)
+
+    def forward(self, images: Tensor) -> Prediction:
+        """Images `(B, C, H, W)` to logits `(B, classes)` and the KL of the levels `(B,)`."""
+        x: GroupFeature = self.pool(self.lift_norm(self.lift(images))).map(F.relu)
+        for number, stage in enumerate(self.stages):
+            if number == self.config.equivariant:
+                x = _without_group(x, self.middle_pool)
+            x = stage(x)
+        return Prediction(self.head(self.group_pool(x).mean(dim=(-2, -1))), x.divergence)
+
+
+class Block(nn.Module):
+    """Equivariant as far as its levels allow: two 3×3 convolutions and a shortcut."""
+
+    def __init__(self, make: _Maker, inner: int, outer: int, name: str, stride: int, *, plain: bool) -> None:
+        super().__init__()
+        self.first = make.conv(inner, outer, f"{name}.first", 3, stride, 1, plain=plain)
+        self.first_norm = GroupBatchNorm(outer)
+        self.second = make.conv(outer, outer, f"{name}.second", 3, 1, 1, plain=plain)
+        self.second_norm = GroupBatchNorm(outer)
+        same = inner == outer and stride == 1
+        self.shortcut = None if same else make.conv(inner, outer, f"{name}.shortcut", 1, stride, plain=plain)
+        self.shortcut_norm = None if same else GroupBatchNorm(outer)
+
+    def forward(self, x: GroupFeature) -> GroupFeature:
+        out = self.first_norm(self.first(x)).map(F.relu)
+        out = self.second_norm(self.second(out))
+        across = x if self.shortcut is None or self.shortcut_norm is None else self.shortcut_norm(self.shortcut(x))
+        return join(out, across, origin=x).map(F.relu)
+
+
+def _width(config: ColorConfig, stage: int, *, plain: bool) -> int:
+    """Channels of a stage, so that all networks of the same `width` have about the same number of parameters.
+
+    A 3×3 table on m elements has 9m numbers for each pair of channels, a separable one 9 + m, an ordinary one 9.
+    """
+    whole = config.width * 2**stage
+    if plain or config.elements == 1:
+        return whole
+    share = 9 / (9 + config.elements) if config.separable else 1 / config.elements
+    return max(1, int(whole * math.sqrt(share)))
+
+
+def _without_group(x: GroupFeature, pool: GroupPool) -> GroupFeature:
+    """The feature with its hues pooled away, on the trivial group."""
+    group = Rotations(1)
+    values = pool(x).unsqueeze(2)
+    return GroupFeature(values, group.grid(dtype=x.elements.dtype, device=x.device), None, x.divergence, group)
