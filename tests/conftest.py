@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -33,6 +35,7 @@ from vpgcnn import (
     Variational,
     resample,
 )
+from vpgcnn.data.files import VARIABLE
 from vpgcnn.groups import translate_index
 from vpgcnn.kernels import KernelFactory
 from vpgcnn.levels import LevelFactory
@@ -164,6 +167,14 @@ def moved(feature: GroupFeature, group: Group, g: Tensor) -> GroupFeature:
         values = resample.move(values.flatten(0, 1), group.plane(g)).view_as(values)
     weights = None if feature.weights is None else feature.weights[:, index]
     return replace(feature, values=values, weights=weights)
+
+
+def real_data(folder: str) -> Path:
+    """The data directory, through the setting that users have, if it holds this folder; else the test is skipped."""
+    root = Path(os.environ.get(VARIABLE) or Path(__file__).parents[2] / "shared" / "data")
+    if not (root / folder).is_dir():
+        pytest.skip(f"no {folder} in {root}")
+    return root
 
 
 def name(value: object) -> str:

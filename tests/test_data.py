@@ -18,6 +18,7 @@ import pytest
 import torch
 from PIL import Image
 
+from conftest import real_data
 from vpgcnn.data import DataConfig, load
 from vpgcnn.data.augment import augmented
 from vpgcnn.data.cifar import read_batch
@@ -25,9 +26,6 @@ from vpgcnn.data.files import VARIABLE, Archive, PublishedFile, check, data_dire
 from vpgcnn.data.mnist import read_idx
 from vpgcnn.data.own import read_image
 from vpgcnn.errors import UserError
-
-REAL = Path(os.environ.get(VARIABLE) or Path(__file__).parents[2] / "shared" / "data")
-needs_real = pytest.mark.skipif(not (REAL / "mnist").is_dir(), reason=f"no real data in {REAL}")
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -78,9 +76,9 @@ def test_embedded_digits_need_nothing(tmp_path: Path) -> None:
         load(DataConfig(name="mnist", source="files"), tmp_path)
 
 
-@needs_real
 def test_real_mnist67_has_the_papers_sizes() -> None:
-    data = load(DataConfig(name="mnist67-180", source="files", validation=0.0), REAL)
+    root = real_data("mnist")
+    data = load(DataConfig(name="mnist67-180", source="files", validation=0.0), root)
     assert (len(data.train), len(data.test)) == (18_100, 2_944)
     nines = data.train.images[data.train.labels == 2]
     assert torch.equal(nines.rot90(2, (-2, -1)), data.train.images[data.train.labels == 0])
@@ -132,9 +130,9 @@ def test_cifar_takes_the_batches_that_are_there(tmp_path: Path) -> None:
         load(DataConfig(name="cifar10"), tmp_path / "nowhere")
 
 
-@needs_real
 def test_real_cifar() -> None:
-    data = load(DataConfig(name="cifar10"), REAL)
+    root = real_data("cifar-10-batches-py")
+    data = load(DataConfig(name="cifar10"), root)
     assert data.classes[:3] == ("airplane", "automobile", "bird")
     assert data.test.labels.bincount().tolist() == [1000] * 10
 

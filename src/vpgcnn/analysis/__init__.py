@@ -2,5 +2,16 @@
 
 from vpgcnn.analysis.curves import auroc, confidence_curve, crossings
 from vpgcnn.analysis.levels import read_theta
+from vpgcnn.analysis.scores import brier, calibration_error, nll, orbit_probabilities, probabilities
 
-__all__ = ["auroc", "confidence_curve", "crossings", "read_theta"]
+__all__ = [
+    "auroc",
+    "brier",
+    "calibration_error",
+    "confidence_curve",
+    "crossings",
+    "nll",
+    "orbit_probabilities",
+    "probabilities",
+    "read_theta",
+]

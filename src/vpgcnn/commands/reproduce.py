@@ -44,12 +44,12 @@ def main(arguments: list[str]) -> int:
     from vpgcnn.training.loop import Interrupted
     from vpgcnn.training.progress import Progress
 
-    arms, seeds = options.arms or list(chosen.arms), options.seeds or list(chosen.seeds)
+    arms = options.arms or list(chosen.arms)
     for arm in arms:
         chosen.config(arm, 0, options.preset)
     try:
         target = run(
-            chosen, options.name, preset=options.preset, arms=arms, seeds=seeds, runs=options.runs,
+            chosen, options.name, preset=options.preset, arms=arms, seeds=options.seeds, runs=options.runs,
             results=options.results, settings={"data_dir": options.data_dir, "threads": options.threads},
             progress=Progress(),
         )  # fmt: skip

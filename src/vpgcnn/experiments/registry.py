@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from torch import nn
 
 from vpgcnn.data import Dataset
 from vpgcnn.errors import UserError
+from vpgcnn.experiments.colors import measure_colors, table_colors
 from vpgcnn.experiments.digits import measure_digits, table_digits
 from vpgcnn.experiments.photographs import measure_photographs, table_photographs
 from vpgcnn.models import ordinary
@@ -29,7 +30,7 @@ class Experiment:
     """A comparison of arms that differ in nothing but what their name says.
 
     measure: what is added to each row beside accuracy. table: the rows as Markdown. result: the file's name
-    for each preset.
+    for each preset. draws: whether a seed is also the number of a draw of the data. fewer: other seeds for some arms.
     """
 
     about: str
@@ -39,12 +40,19 @@ class Experiment:
     measure: Callable[[nn.Module, Card, Dataset, Quiet], Row]
     table: Callable[[list[Row]], str]
     result: dict[str, str]
+    draws: bool = False
+    fewer: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def seeds_of(self, arm: str) -> tuple[int, ...]:
+        """The seeds that an arm is run with."""
+        return self.fewer.get(arm, self.seeds)
 
     def config(self, arm: str, seed: int, preset: str) -> TrainConfig:
         """The run of one arm and seed."""
         if arm not in self.arms:
             raise UserError(f"unknown arm {arm!r}: choose from {', '.join(self.arms)}")
-        return replace(self.arms[arm](recipe(self.recipe, preset)), seed=seed)
+        config = replace(self.arms[arm](recipe(self.recipe, preset)), seed=seed)
+        return replace(config, data=replace(config.data, seed=seed)) if self.draws else config
 
 
 def _t2(config: TrainConfig) -> TrainConfig:
@@ -63,6 +71,20 @@ def _variational(config: TrainConfig) -> TrainConfig:
     return replace(config, model=replace(config.model, level="variational"))
 
 
+def _model(level: Literal["t2", "full", "variational"], **changes: Any) -> Arm:
+    """An arm whose network has this level, and other changes."""
+
+    def arm(config: TrainConfig) -> TrainConfig:
+        model = ordinary(config.model) if level == "t2" else replace(config.model, level=level)
+        return replace(config, model=replace(model, **changes))
+
+    return arm
+
+
+def _jittered(config: TrainConfig) -> TrainConfig:
+    return replace(_t2(config), data=replace(config.data, hue_jitter=0.5))
+
+
 EXPERIMENTS = {
     "fig-mnist67-180": Experiment(
         "confidence against rotation angle for 6s and 7s, with variational, learned and full levels",
@@ -72,6 +94,40 @@ EXPERIMENTS = {
         measure_digits,
         table_digits,
         {"cpu": "mnist67-180", "paper": "mnist67-180-paper"},
+    ),
+    "table-colormnist": Experiment(
+        "test accuracy on ten draws of long-tailed ColorMNIST: ordinary, hue-equivariant and variational networks",
+        "colormnist-lt",
+        {
+            "cnn-19k": _t2,
+            "cnn-26k": _model("t2", width=20),
+            "ce3": _full,
+            "vp3": _variational,
+            "ce6": _model("full", elements=6),
+            "vp6": _model("variational", elements=6),
+        },
+        (0, 1, 2, 3, 4),
+        measure_colors,
+        table_colors,
+        {"cpu": "colormnist-lt", "paper": "colormnist-lt-paper"},
+        draws=True,
+        fewer={"ce6": (0, 1), "vp6": (0, 1)},
+    ),
+    "table-flowers": Experiment(
+        "Flowers102: accuracy, accuracy over hue shifts and calibration of ResNet18s of about the same size",
+        "flowers102",
+        {
+            "resnet": _t2,
+            "resnet-jitter": _jittered,
+            "ce3": _full,
+            "ce3-hybrid": _model("full", equivariant=2),
+            "learned": _learned,
+            "vp3": _variational,
+        },
+        (0, 1),
+        measure_colors,
+        table_colors,
+        {"cpu": "flowers102-cpu", "paper": "flowers102"},
     ),
     "table-cifar10": Experiment(
         "test accuracy on CIFAR-10 of T(2), full, learned and variational networks of the same size",

@@ -35,21 +35,23 @@ def run(
     *,
     preset: str,
     arms: list[str],
-    seeds: list[int],
+    seeds: list[int] | None,
     runs: Path,
     results: Path,
     settings: dict[str, Any],
     progress: Quiet,
 ) -> Path:
-    """Train and measure every arm with every seed; returns the result's path.
+    """Train and measure every arm with every seed (None: those of the experiment); returns the result's path.
 
     Each run has a folder under `runs` and resumes by itself. The result is written anew after each.
     settings: fields of the configuration that do not change what is computed (data_dir, threads, …).
     """
     target = results / f"{experiment.result[preset]}.json"
     folder = runs / name / preset
-    for seed in seeds:
+    for seed in seeds or sorted({seed for arm in arms for seed in experiment.seeds_of(arm)}):
         for arm in arms:
+            if seeds is None and seed not in experiment.seeds_of(arm):
+                continue
             config = replace(experiment.config(arm, seed, preset), **settings)
             own = folder / f"{arm}-{seed}"
             dataset = load(config.data, config.data_dir)

@@ -1,0 +1,55 @@
+"""How good probabilities are, and how well they hold under a transformation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["brier", "calibration_error", "nll", "orbit_probabilities", "probabilities"]
+
+Predict = Callable[[Tensor], Tensor]
+"""From images `(B, C, H, W)` to logits `(B, classes)`."""
+
+
+@torch.no_grad()
+def probabilities(predict: Predict, images: Tensor, *, batch: int = 256) -> Tensor:
+    """Class probabilities `(N, classes)` of images `(N, C, H, W)`, on the CPU in double precision."""
+    return torch.cat([predict(part).double().softmax(dim=1).cpu() for part in images.split(batch)])
+
+
+def orbit_probabilities(
+    predict: Predict,
+    images: Tensor,
+    moves: Sequence[Callable[[Tensor], Tensor]],
+    *,
+    batch: int = 256,
+    told: Callable[[int], None] = lambda _: None,
+) -> Tensor:
+    """Class probabilities `(M, N, classes)` of all images under each of M transformations."""
+    rows = []
+    for move in moves:
+        rows.append(probabilities(lambda part, move=move: predict(move(part)), images, batch=batch))  # type: ignore[misc]
+        told(1)
+    return torch.stack(rows)
+
+
+def nll(chances: Tensor, labels: Tensor) -> float:
+    """Mean of −log p(label) per image, in nats."""
+    return float(-chances.gather(1, labels[:, None]).clamp_min(1e-300).log().mean())
+
+
+def brier(chances: Tensor, labels: Tensor) -> float:
+    """Mean per image of Σ over classes of (p − 1[label])², from 0 to 2."""
+    truth = torch.nn.functional.one_hot(labels, chances.shape[1])
+    return float((chances - truth).square().sum(dim=1).mean())
+
+
+def calibration_error(chances: Tensor, labels: Tensor, bins: int = 15) -> float:
+    """Expected calibration error, from 0 to 1: the gap of confidence and accuracy, over bins of equal width."""
+    confidence, guess = chances.max(dim=1)
+    right = (guess == labels).double()
+    place = (confidence * bins).long().clamp(0, bins - 1)
+    gap = torch.zeros(bins, dtype=chances.dtype).index_add(0, place, confidence - right)
+    return float(gap.abs().sum() / len(labels))

@@ -1,0 +1,128 @@
+"""Hue: how good each arm is, on the images as they are and with their hue shifted, and the levels that it learned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vpgcnn.analysis import brier, calibration_error, nll, orbit_probabilities, read_theta
+from vpgcnn.data import Dataset
+from vpgcnn.groups import Hue
+from vpgcnn.hsv import shift_hue
+from vpgcnn.training.checkpoint import Card
+from vpgcnn.training.progress import Quiet
+
+__all__ = ["measure_colors", "table_colors"]
+
+SHIFTS = 12
+"""Hue shifts by multiples of a twelfth of the circle."""
+TAIL = 10
+"""A class with at most so many training images is one of the tail."""
+ORBIT_IMAGES = 1500
+
+
+def measure_colors(model: nn.Module, card: Card, dataset: Dataset, progress: Quiet) -> dict[str, Any]:
+    """Scores on the test images, accuracy over hue shifts, accuracy of small and large classes, θ."""
+    device = next(model.parameters()).device
+    model.eval()
+
+    def predict(pixels: Tensor) -> Tensor:
+        logits: Tensor = model(card.standardised(pixels * 255))[0]
+        return logits
+
+    images, labels = dataset.test.images.to(device).float() / 255, dataset.test.labels
+    some = torch.arange(0, len(labels), max(1, len(labels) // ORBIT_IMAGES))
+    progress.begin("hue shifts", 2 * SHIFTS + 1)
+    (chances,) = orbit_probabilities(predict, images, [lambda part: part], told=progress.advance)
+    right = (chances.argmax(dim=1) == labels).double()
+    counts = torch.bincount(dataset.train.labels, minlength=len(dataset.classes))
+    small = counts[labels] <= TAIL
+    row: dict[str, Any] = {
+        "scores": {
+            "accuracy": round(float(right.mean()), 5),
+            "nll": round(nll(chances, labels), 5),
+            "brier": round(brier(chances, labels), 5),
+            "ece": round(calibration_error(chances, labels), 5),
+        },
+        "tail": round(float(right[small].mean()), 5) if bool(small.any()) else None,
+        "head": round(float(right[~small].mean()), 5) if bool((~small).any()) else None,
+    }
+    kinds: dict[str, Callable[[float], Callable[[Tensor], Tensor]]] = {"linear": _linear, "hsv": _hsv}
+    for kind, make in kinds.items():
+        moves = [make(step / SHIFTS) for step in range(SHIFTS)]
+        moved = orbit_probabilities(predict, images[some], moves, told=progress.advance)
+        share = (moved.argmax(dim=2) == labels[some]).double().mean(dim=1)
+        row[f"shifted_{kind}"] = [round(value, 5) for value in share.tolist()]
+    theta = read_theta(model, card.standardised(dataset.test.images.to(device)), all_levels=True)
+    row["theta"] = {layer: _spread(values[:, 0], labels) for layer, values in theta.items()}
+    return row
+
+
+def _linear(share: float) -> Callable[[Tensor], Tensor]:
+    """The rotation of RGB, which the group's action is; colours may leave the cube."""
+    matrix = Hue(360).rgb(torch.tensor([2 * math.pi * share]))
+    return lambda images: torch.einsum("ij,bjhw->bihw", matrix.to(images), images)
+
+
+def _hsv(share: float) -> Callable[[Tensor], Tensor]:
+    return partial(shift_hue, shift=share)
+
+
+def _spread(theta: Tensor, labels: Tensor) -> dict[str, float]:
+    """Mean, deviation, ends, and how much of the variance is between classes."""
+    means = torch.stack([theta[labels == label].mean() for label in labels.unique()])
+    sizes = torch.stack([(labels == label).double().mean() for label in labels.unique()])
+    between = float((sizes * (means - theta.mean()).square()).sum())
+    variance = float(theta.var(correction=0))
+    found = {"mean": float(theta.mean()), "std": math.sqrt(variance), "lowest": float(theta.min())}
+    found |= {"highest": float(theta.max()), "between_classes": between / variance if variance > 1e-12 else 0.0}
+    return {key: round(value, 4) for key, value in found.items()}
+
+
+def table_colors(rows: list[dict[str, Any]]) -> str:
+    """One line for each arm: mean ± standard deviation over draws or seeds."""
+    lines = [
+        "| arm | test accuracy | small classes | large classes | over hue shifts (linear, HSV) | NLL | Brier | ECE "
+        "| θ mean ± std | seeds | parameters | minutes |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        own = [row for row in rows if row["arm"] == arm]
+        scores = {key: [row["scores"][key] for row in own] for key in own[0]["scores"]}
+        shifted = [mean(mean(row[f"shifted_{kind}"]) for row in own) for kind in ("linear", "hsv")]
+        levels = [level for row in own for level in row["theta"].values()]
+        theta = f"{mean(v['mean'] for v in levels):.2f} ± {mean(v['std'] for v in levels):.3f}" if levels else "–"
+        lines.append(
+            f"| {arm} | {_percent(scores['accuracy'])} | {_percent([row['tail'] for row in own])} "
+            f"| {_percent([row['head'] for row in own])} | {shifted[0]:.2%}, {shifted[1]:.2%} "
+            f"| {mean(scores['nll']):.3f} | {mean(scores['brier']):.3f} | {mean(scores['ece']):.3f} | {theta} "
+            f"| {', '.join(str(row['seed']) for row in own)} | {own[0]['parameters']:,} "
+            f"| {mean(row['seconds'] for row in own) / 60:.1f} |"
+        )
+    return "\n".join([*lines, *_paired(rows)])
+
+
+def _percent(values: list[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "–"
+    return f"{100 * mean(known):.2f}" + (f" ± {100 * stdev(known):.2f}" if len(known) > 1 else "")
+
+
+def _paired(rows: list[dict[str, Any]]) -> list[str]:
+    """Differences of arms on the same draws."""
+    found = {(row["arm"], row["seed"]): row["scores"]["accuracy"] for row in rows}
+    lines = []
+    for first, second in (("vp3", "ce3"), ("vp6", "ce6"), ("ce3", "cnn-26k")):
+        gaps = [
+            found[first, seed] - found[second, seed] for arm, seed in found if arm == first and (second, seed) in found
+        ]
+        if gaps:
+            lines.append(f"\n{first} − {second}, paired: {_percent(list(gaps))} points over {len(gaps)} draws.")
+    return lines

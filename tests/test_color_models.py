@@ -1,0 +1,125 @@
+"""The networks on hue: their sizes, their symmetry, and where their levels are."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from conftest import set_theta, warm
+from vpgcnn import Full, Hue, Learned, Variational
+from vpgcnn.errors import UserError
+from vpgcnn.levels import Level
+from vpgcnn.models import ColorConfig, build, count_parameters, ordinary
+from vpgcnn.models.config import COLOR_CNN, COLOR_RESNET
+from vpgcnn.testing import equivariance_error
+
+SMALL_CNN = replace(COLOR_CNN, width=4, group_pool="mean")
+SMALL_RESNET = replace(COLOR_RESNET, width=6)
+
+
+@pytest.mark.parametrize(
+    ("config", "classes", "authors"),
+    [
+        (ordinary(COLOR_CNN), 30, 19e3),
+        (replace(ordinary(COLOR_CNN), width=20), 30, 26e3),
+        (replace(COLOR_CNN, level="full"), 30, 25e3),
+        (replace(COLOR_CNN, level="full", elements=6), 30, 32e3),
+        (COLOR_CNN, 30, 28e3),
+        (replace(COLOR_CNN, elements=6), 30, 34e3),
+        (ordinary(COLOR_RESNET), 102, 11.23e6),
+        (replace(COLOR_RESNET, level="full"), 102, 11.39e6),
+        (COLOR_RESNET, 102, 14.14e6),
+    ],
+)
+def test_parameters_are_those_of_the_authors(config: ColorConfig, classes: int, authors: float) -> None:
+    """Within 3 %, and the 3 % include what rounding to thousands hides."""
+    count = count_parameters(build(config, 3, classes))
+    assert count == pytest.approx(authors, rel=0.03)
+
+
+def test_a_hybrid_has_as_many_parameters() -> None:
+    for stages in range(5):
+        config = replace(COLOR_RESNET, level="full", equivariant=stages)
+        count = count_parameters(build(config, 3, 102))
+        assert count == pytest.approx(11.23e6, rel=0.03)
+
+
+@pytest.mark.parametrize("elements", [3, 6])
+@pytest.mark.parametrize(
+    "config", [SMALL_CNN, SMALL_RESNET, replace(SMALL_RESNET, equivariant=2)], ids=["cnn", "resnet", "hybrid"]
+)
+def test_full_networks_are_invariant_to_hue(double: None, config: ColorConfig, elements: int) -> None:
+    """Also hybrids, whose hues are pooled away in the middle."""
+    model = warm(build(replace(config, level="full", elements=elements), 3, 5), torch.rand(8, 3, 28, 28))
+    error = equivariance_error(model, torch.rand(2, 3, 28, 28), Hue(elements))
+    assert error.worst < 1e-10
+
+
+@pytest.mark.parametrize("config", [SMALL_CNN, SMALL_RESNET], ids=["cnn", "resnet"])
+def test_variational_networks_are_invariant_at_theta_one_and_not_below(double: None, config: ColorConfig) -> None:
+    model = warm(build(config, 3, 5), torch.rand(8, 3, 28, 28))
+    images, errors = torch.rand(3, 3, 28, 28), []
+    for theta in (1.0, 0.7, 0.4):
+        set_theta(model, theta)
+        errors.append(equivariance_error(model, images, Hue(3), [2 * math.pi / 3]).mean)
+    assert errors[0] < 1e-10
+    assert errors[0] < 1e-4 < errors[1] < errors[2]
+
+
+@pytest.mark.parametrize("config", [SMALL_CNN, SMALL_RESNET], ids=["cnn", "resnet"])
+def test_flattened_and_ordinary_networks_remember_the_hue(config: ColorConfig) -> None:
+    for other in (replace(config, level="full", group_pool="flatten"), ordinary(config)):
+        model = warm(build(other, 3, 5), torch.rand(8, 3, 28, 28))
+        assert equivariance_error(model, torch.rand(2, 3, 28, 28), Hue(3)).mean > 1e-3
+
+
+def levels(config: ColorConfig) -> dict[str, type]:
+    model = build(config, 3, 5)
+    return {name.removesuffix(".level"): type(part) for name, part in model.named_modules() if isinstance(part, Level)}
+
+
+def test_levels_are_where_they_were_put() -> None:
+    for level, kind in (("learned", Learned), ("variational", Variational)):
+        found = levels(replace(SMALL_CNN, level=level))  # type: ignore[arg-type]
+        assert [name for name, own in found.items() if own is kind] == ["convs.4", "convs.5"]
+        assert set(found.values()) == {kind, Full}
+        found = levels(replace(SMALL_RESNET, level=level))  # type: ignore[arg-type]
+        stage = [f"stages.3.{block}.{conv}" for block in (0, 1) for conv in ("first", "second")]
+        assert {name for name, own in found.items() if own is kind} == {"lift", *stage, "stages.3.0.shortcut"}
+    only = levels(replace(SMALL_RESNET, where=("stage2.1.second",), elsewhere="learned"))
+    assert [name for name, own in only.items() if own is Variational] == ["stages.1.1.second"]
+    assert set(only.values()) == {Learned, Variational}
+
+
+@pytest.mark.parametrize("family", ["window", "ranked", "gumbel"])
+@pytest.mark.parametrize("config", [SMALL_CNN, SMALL_RESNET], ids=["cnn", "resnet"])
+def test_every_family_trains(config: ColorConfig, family: str) -> None:
+    model = build(replace(config, family=family), 3, 5)  # type: ignore[arg-type]
+    logits, divergence = model(torch.rand(4, 3, 28, 28))
+    (logits.square().sum() + divergence.sum()).backward()
+    assert [key for key, p in model.named_parameters() if p.grad is None] == []
+    assert (divergence > 0).all()
+
+
+def test_grey_images_need_the_ordinary_network() -> None:
+    with pytest.raises(UserError, match="acts on RGB"):
+        build(SMALL_CNN, 1, 5)
+    assert build(ordinary(SMALL_CNN), 1, 5)(torch.rand(2, 1, 28, 28)).logits.shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"elements": 0}, "elements and width must be at least 1, got 0"),
+        ({"width": 0}, "elements and width must be at least 1"),
+        ({"depths": (2, 2)}, r"depths are the numbers of blocks of four stages, got \(2, 2\)"),
+        ({"equivariant": 5}, "from 0 to 4, got 5"),
+        ({"where": ("conv6",)}, "no layer is called 'conv6'"),
+        ({"family": "pathwise"}, "has finite axes, use Window"),
+        ({"dropout": 1.5, "shape": "cnn", "where": ("conv7",)}, r"p must be in \[0, 1\), got 1.5"),
+    ],
+)
+def test_nonsense_is_refused(change: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        build(replace(SMALL_RESNET, **change), 3, 5)  # type: ignore[arg-type]

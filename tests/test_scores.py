@@ -1,0 +1,77 @@
+"""Scores against torchmetrics and closed forms; the colour experiments on a tiny setting."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torchmetrics.functional as tm
+
+from vpgcnn import Hue
+from vpgcnn.analysis import brier, calibration_error, nll, orbit_probabilities, probabilities
+
+
+def some(images: int = 300, classes: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
+    return (3 * torch.randn(images, classes, dtype=torch.float64)).softmax(1), torch.randint(classes, (images,))
+
+
+def test_scores_are_those_of_torchmetrics() -> None:
+    chances, labels = some()
+    theirs = tm.calibration_error(chances, labels, task="multiclass", num_classes=7, n_bins=15, norm="l1")
+    assert calibration_error(chances, labels) == pytest.approx(float(theirs), abs=1e-6)
+    assert nll(chances, labels) == pytest.approx(float(torch.nn.functional.nll_loss(chances.log(), labels)))
+
+
+def test_closed_forms() -> None:
+    even, labels = torch.full((10, 4), 0.25, dtype=torch.float64), torch.zeros(10, dtype=torch.long)
+    assert brier(even, labels) == pytest.approx(0.75**2 + 3 * 0.25**2)
+    assert nll(even, labels) == pytest.approx(1.3862943611)
+    sure = torch.eye(4, dtype=torch.float64)[torch.ones(10, dtype=torch.long)]
+    assert brier(sure, labels) == 2
+    assert calibration_error(sure, labels) == 1
+    assert calibration_error(sure, labels + 1) == 0
+    assert nll(sure, labels) < float("inf")
+
+
+def test_an_orbit_is_every_image_under_every_move() -> None:
+    images = torch.rand(5, 3, 4, 4)
+    moves = [lambda x: x, lambda x: Hue(3).transform(x, Hue(3).grid()[1])]
+    told: list[int] = []
+    rows = orbit_probabilities(lambda x: x.mean(dim=(2, 3)), images, moves, batch=2, told=told.append)
+    assert rows.shape == (2, 5, 3)
+    assert torch.allclose(rows[0], probabilities(lambda x: x.mean(dim=(2, 3)), images))
+    assert torch.allclose(rows[1], rows[0].roll(1, dims=1))  # red → green → blue → red
+    assert told == [1, 1]
+
+
+def test_the_color_experiment_on_a_few_digits(tmp_path: Path) -> None:
+    from vpgcnn.experiments import registry, runner
+    from vpgcnn.training.progress import Quiet
+
+    chosen = registry.EXPERIMENTS["table-colormnist"]
+
+    def small(config: object) -> object:
+        data = replace(config.data, source="embedded", limit=96)  # type: ignore[attr-defined]
+        model = replace(config.model, width=3)  # type: ignore[attr-defined]
+        return replace(config, epochs=1, batch_size=32, data=data, model=model)  # type: ignore[type-var]
+
+    arms = {name: lambda config, arm=arm: small(arm(config)) for name, arm in chosen.arms.items()}
+    quick = replace(chosen, arms=arms, seeds=(0, 1), fewer={"ce6": (1,), "vp6": (1,)})
+    target = runner.run(
+        quick, "table-colormnist", preset="cpu", arms=list(arms), seeds=None, runs=tmp_path / "runs",
+        results=tmp_path / "results", settings={}, progress=Quiet(),
+    )  # fmt: skip
+    rows = json.loads(target.read_text())["rows"]
+    assert {(row["arm"], row["seed"]) for row in rows} == {(arm, s) for arm in arms for s in quick.seeds_of(arm)}
+    assert all(row["config"]["data"]["seed"] == row["seed"] for row in rows)
+    for row in rows:
+        assert len(row["shifted_linear"]) == len(row["shifted_hsv"]) == 12
+        assert row["scores"]["accuracy"] == pytest.approx(row["test"]["accuracy"], abs=1e-4)
+        assert row["scores"]["nll"] == pytest.approx(row["test"]["nll"], abs=1e-3)
+        assert set(row["theta"]) == ({"convs.4", "convs.5"} if row["arm"].startswith("vp") else set())
+    # A third of the circle is an exact permutation for both kinds of shift.
+    assert all(row["shifted_linear"][4] == pytest.approx(row["shifted_hsv"][4], abs=0.02) for row in rows)
+    text = target.with_suffix(".md").read_text()
+    assert "vp3 − ce3, paired" in text
+    assert text.count("\n| ") == 1 + len(arms)
