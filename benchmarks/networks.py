@@ -15,6 +15,8 @@ from vpgcnn import GroupConv2d, LiftConv2d
 from vpgcnn.features import GroupFeature
 from vpgcnn.models import MODELS, ModelConfig, build
 from vpgcnn.objective import Elbo
+from vpgcnn.training.config import OptimiserConfig
+from vpgcnn.training.optimisers import make_optimiser
 from vpgcnn.training.recipes import recipe
 
 NETWORKS = {
@@ -40,7 +42,7 @@ def training_program(network: str, arm: str, batch: int) -> tuple[Program, nn.Mo
     torch.manual_seed(0)
     model = build(config_of(network, arm), channels, classes).train()
     images, labels = torch.randn(batch, channels, size, size), torch.randint(classes, (batch,))
-    optimiser = torch.optim.AdamW(model.parameters(), 1e-4)
+    optimiser = make_optimiser(list(model.parameters()), OptimiserConfig(rate=1e-4))
 
     def step() -> None:
         Elbo.of(model(images), labels).total(0.05).backward()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -139,9 +140,11 @@ def networks(network: str, batch: int, goals: dict[str, float], seconds: float) 
         yield row(f"training step over bare convolutions, {title}: {arm}", value, goal, shapes)
         del step
 
-    def memory(arm: str) -> int:
+    def memory(arm: str) -> float:
+        """The median of five processes: what an allocator keeps differs from run to run."""
         call = [sys.executable, str(HERE / "networks.py"), network, arm, str(batch)]
-        return int(subprocess.run(call, capture_output=True, check=True, text=True).stdout)
+        each = [int(subprocess.run(call, capture_output=True, check=True, text=True).stdout) for _ in range(5)]
+        return statistics.median(each)
 
     full = memory("full")
     for arm in goals:

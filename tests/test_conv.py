@@ -204,6 +204,21 @@ def test_kernels_of_each_image_give_the_same(
         assert torch.allclose(ours, oracle, atol=1e-10)
 
 
+@pytest.mark.parametrize("chunk", [1, 2**20])
+def test_a_kernel_that_covers_the_map(double: None, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    """Patches are the map itself then; and some images at a time give what all together do."""
+    monkeypatch.setattr(own, "CHUNK", chunk)
+    conv = GroupConv2d(3, 4, 5, SO2(), points=4)
+    values, v, u = torch.randn(3, 3, 4, 5, 5), SO2().grid(4), torch.rand(3, 4, 1) * 6 - 3
+    wide = F.pad(values, (1, 1, 1, 1))
+    both = [conv.convolve(values, None, v, u)[..., 0, 0], conv.convolve(wide, None, v, u)[..., 1, 1]]
+    assert torch.allclose(*both, atol=1e-12)
+    one, two = (
+        torch.autograd.grad(out.square().sum(), list(conv.parameters())[:-1], retain_graph=True) for out in both
+    )
+    assert all(torch.allclose(a, b, atol=1e-10) for a, b in zip(one, two, strict=True))
+
+
 def test_large_maps_build_kernels_and_small_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """And both lifts and group convolutions find their way, with the same answer."""
     lift = LiftConv2d(1, 3, 5, SO2(), points=4, level=partial(Variational, family=Pathwise())).eval()

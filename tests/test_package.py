@@ -49,6 +49,7 @@ ORDER = [
     "data",
     "training.config",
     "training.recipes",
+    "training.optimisers",
     "training.seeds",
     "training.serial",
     "training.checkpoint",

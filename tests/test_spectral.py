@@ -1,7 +1,5 @@
 """Convolution in the Fourier basis against torch's own."""
 
-from functools import partial
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -46,6 +44,18 @@ def test_batches_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.allclose(one, two)
 
 
+@pytest.mark.parametrize("chunk", [2, 64])
+def test_factors_are_multiplied_in(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr(spectral, "CHUNK", chunk)
+    inputs = tensors(3, 2, 8, 8), tensors(4, 2, 5, 5), tensors(3, 2)
+    oracle = F.conv2d(inputs[0] * inputs[2][..., None, None], inputs[1], padding=2)
+    ours = spectral.convolve(*inputs[:2], 2, inputs[2])
+    assert torch.allclose(ours, oracle)
+    grad = torch.randn_like(oracle)
+    pairs = zip(torch.autograd.grad(ours, inputs, grad), torch.autograd.grad(oracle, inputs, grad), strict=True)
+    assert all(torch.allclose(one, two) for one, two in pairs)
+
+
 def test_images_need_no_gradient() -> None:
     values, weight = torch.rand(2, 2, 9, 9), torch.rand(3, 2, 5, 5, requires_grad=True)
     spectral.convolve(values, weight, 2).sum().backward()
@@ -63,12 +73,17 @@ def test_rounding_is_that_of_single_precision() -> None:
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own, in its forward mode
 def test_derivatives_of_every_kind() -> None:
     """Second derivatives, forward mode, and vmap: rare, so they take the direct way, but they work."""
-    values, weight = tensors(2, 2, 6, 6), tensors(2, 2, 3, 3)
-    call = partial(spectral.convolve, padding=1)
-    assert torch.autograd.gradcheck(call, (values, weight), check_forward_ad=True)
-    assert torch.autograd.gradgradcheck(call, (values, weight))
-    each = torch.vmap(call, in_dims=(0, None))(values.unsqueeze(1), weight)
-    assert torch.allclose(each.squeeze(1), F.conv2d(values, weight, padding=1))
+    values, weight, factors = tensors(2, 2, 6, 6), tensors(2, 2, 3, 3), tensors(2, 2)
+    for inputs in ((values, weight), (values, weight, factors)):
+
+        def call(*args: torch.Tensor) -> torch.Tensor:
+            return spectral.convolve(args[0], args[1], 1, *args[2:])
+
+        assert torch.autograd.gradcheck(call, inputs, check_forward_ad=True)
+        assert torch.autograd.gradgradcheck(call, inputs)
+        single = (values.unsqueeze(1), weight, *(part.unsqueeze(1) for part in inputs[2:]))
+        each = torch.vmap(call, in_dims=(0, None, *(0 for _ in inputs[2:])))(*single)
+        assert torch.allclose(each.squeeze(1), call(*inputs))
 
 
 def test_the_way_is_chosen_by_shape() -> None:

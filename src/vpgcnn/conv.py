@@ -141,10 +141,9 @@ class _GroupConvolution(nn.Module):
         if quick:
             out = cyclic.convolve(values, relative, weight, self.stride, self.padding, self.dilation)
             return out if self.bias is None else out + self.bias.to(out.dtype)[:, None, None, None]
-        if relative is not None:
-            values = values * relative[:, None, :, None, None]
+        factors = None if relative is None else relative[:, None].expand(-1, values.shape[1], -1).flatten(1)
         bias = None if self.bias is None else self.bias.to(values.dtype).repeat_interleave(u.shape[0])
-        out = spectral.conv2d(values.flatten(1, 2), weight, bias, self.stride, self.padding, self.dilation)
+        out = spectral.conv2d(values.flatten(1, 2), weight, bias, self.stride, self.padding, self.dilation, factors)
         return out.unflatten(1, (self.out_channels, u.shape[0]))
 
     def _folded_for(self, u: Tensor, v: Tensor | None) -> bool:

@@ -276,19 +276,37 @@ class SirenKernel(Kernel):
 
         u `(..., U, K)` and v `(..., V, K)` may be shared, or one row for each image.
         """
+        space, circle = self._phases(u, v)
+        phase = space.unsqueeze(-3)
+        return self._second(phase if circle is None else phase + circle.unsqueeze(-2))
+
+    def columns(self, u: Tensor, v: Tensor | None) -> Tensor:
+        """The same as a matrix for each image, `(..., V·T, U·(hidden + 1))`, with the constant 1 after the others."""
+        space, circle = self._phases(u, v)
+        phase = space.transpose(-2, -3).unsqueeze(-4)  # 1 T U hidden
+        if circle is not None:
+            phase = phase + circle.transpose(-2, -3).unsqueeze(-3)  # V 1 U hidden
+        return self._second(phase, constant=True).flatten(-2).flatten(-3, -2)
+
+    def _phases(self, u: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """ω times what the first layer makes of places `(..., U, T, hidden)` and of angles `(..., U, V, hidden)`."""
         turned = self.positions.to(u.dtype) @ self.group.plane(u)
-        if self.spatial is None:
-            phase = torch.zeros_like(turned[..., :1]) + self.phase.to(u.dtype)
+        phase = self.omega * self.phase.to(u.dtype)
+        if self.spatial is None:  # a single tap
+            space = phase.expand(*turned.shape[:-1], -1)
         else:
-            phase = F.linear(turned, self.spatial.weight.to(u.dtype), self.phase.to(u.dtype))
-        phase = phase.unsqueeze(-3)
-        if v is not None and self.angular is not None:
-            relative = self.group.relative(u.unsqueeze(-2), v.unsqueeze(-3))
-            around = F.linear(self._circle(relative), self.angular.weight.to(u.dtype))
-            phase = phase + around.unsqueeze(-2)
-        first = torch.sin(self.omega * phase)
-        second = F.linear(first, self.second.weight.to(u.dtype), self.second.bias.to(u.dtype))
-        return torch.sin(self.omega * second)
+            space = F.linear(turned, self.omega * self.spatial.weight.to(u.dtype), phase)
+        if v is None or self.angular is None:
+            return space, None
+        relative = self.group.relative(u.unsqueeze(-2), v.unsqueeze(-3))
+        return space, F.linear(self._circle(relative), self.omega * self.angular.weight.to(u.dtype))
+
+    def _second(self, phase: Tensor, *, constant: bool = False) -> Tensor:
+        """The second layer on top of the sine of the first. constant: and one more function, sin(π/2) = 1."""
+        weight, bias = (self.omega * part.to(phase.dtype) for part in (self.second.weight, self.second.bias))
+        if constant:
+            weight, bias = F.pad(weight, (0, 0, 0, 1)), F.pad(bias, (0, 1), value=math.pi / 2)
+        return torch.sin(F.linear(torch.sin(phase), weight, bias))
 
     def _circle(self, relative: Tensor) -> Tensor:
         """(cos, sin) of each angle, ±1 for a mirror: `(..., K)` → `(..., coordinates)`."""
@@ -305,14 +323,54 @@ class SirenKernel(Kernel):
         # The functions are laid into the square first, with a constant for the bias: 0 outside the disc.
         square = hidden.new_zeros(outputs, inputs, self.size**2, hidden.shape[-1] + 1)
         square = square.index_copy(2, self.taps, torch.cat([hidden, torch.ones_like(hidden[..., :1])], dim=-1))
-        # One small product for each output channel and element: the result is laid out as conv2d wants it.
-        each = (mixing.to(hidden.dtype) / inputs).unsqueeze(1)
-        weight = torch.matmul(each, square.flatten(1, 2).transpose(1, 2))
+        mix = _mixed if torch.compiler.is_compiling() else _Mixed.apply
+        weight: Tensor = mix(mixing.to(hidden.dtype) / inputs, square.flatten(1, 2))
         return weight.unflatten(3, (inputs, self.size, self.size))
+
+    @property
+    def functions(self) -> int:
+        """How many functions are mixed: the hidden ones and a constant."""
+        return self.second.out_features + 1
 
     def mixing(self) -> Tensor:
         """The last layer with its bias as one more function, `(O, C, hidden + 1)`."""
         return torch.cat([self.weight, self.bias.unsqueeze(-1)], dim=-1)
+
+
+def _mixed(mixing: Tensor, functions: Tensor) -> Tensor:
+    """mixing `(O, C, S)` and functions `(U, P, S)` to `(O, U, C, P)`, as conv2d wants it."""
+    each = torch.bmm(mixing.flatten(0, 1).expand(len(functions), -1, -1), functions.transpose(1, 2))
+    return each.unflatten(1, mixing.shape[:2]).transpose(0, 1).contiguous()
+
+
+class _Mixed(torch.autograd.Function):
+    """The same, with a gradient in few large products."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(mixing: Tensor, functions: Tensor) -> Tensor:
+        return _mixed(mixing, functions)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        mixing, functions = ctx.saved_tensors
+        each = grads[0].transpose(0, 1).flatten(1, 2)  # U O·C P
+        to_mixing = torch.bmm(each, functions).sum(dim=0).view_as(mixing)
+        flat = mixing.flatten(0, 1).expand(len(functions), -1, -1)
+        return to_mixing, torch.bmm(each.transpose(1, 2), flat)
+
+    @staticmethod
+    def jvp(ctx: Any, mixing_tangent: Tensor | None, functions_tangent: Tensor | None) -> Tensor | None:
+        mixing, functions = ctx.saved_tensors
+        parts = [(mixing_tangent, functions), (mixing, functions_tangent)]
+        made = [_mixed(one, two) for one, two in parts if one is not None and two is not None]
+        return sum(made[1:], made[0])
 
 
 def _relu_moment(correlation: Tensor) -> Tensor:

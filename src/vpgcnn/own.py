@@ -14,12 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from vpgcnn.kernels import SirenKernel
 from vpgcnn.precision import full_precision
 
 __all__ = ["Steps", "convolve_own"]
 
+CHUNK = 3 * 2**18  # numbers of the hidden functions that are held at a time
 PAYS = 4  # building pays for this many positions for each hidden function (measured, see benchmarks)
 
 
@@ -40,40 +42,67 @@ def convolve_own(
     """
     if kernel.lift and kernel.group.acts_on_rgb:
         raise ValueError(f"elements of each image's own are for groups of the plane, not {kernel.group}")
-    with full_precision(u.device):
-        hidden = kernel.basis(u, v)
-        hidden = torch.cat([hidden, torch.ones_like(hidden[..., :1])], dim=-1)  # B U V T S, the last one for the bias
-        inputs = values.shape[2]
-        share = 1 / inputs if weights is None else weights.to(hidden.dtype)[:, None, :, None, None]
-        hidden = (hidden * share).expand(values.shape[0], -1, -1, -1, -1)
     rows, columns = (_positions(size, kernel.size, steps) for size in values.shape[-2:])
-    if rows * columns >= PAYS * hidden.shape[-1] and not torch.compiler.is_compiling():
-        return _build(kernel, values, hidden, steps)
-    return _contract(kernel, values, hidden, steps).unflatten(3, (rows, columns))
+    compiling = torch.compiler.is_compiling()
+    if rows * columns >= PAYS * kernel.functions and not compiling:
+        return _build(kernel, values, weights, v, u, steps)
+    count = max(1, CHUNK // (kernel.functions * len(kernel.taps) * u.shape[-2] * values.shape[2]))
+    if compiling or len(values) <= count:
+        return _contract(kernel, values, weights, v, u, steps).unflatten(3, (rows, columns))
+    # A few images at a time, and their functions again for the gradient: they stay in the cache, and none is kept.
+    parts = []
+    for start in range(0, len(values), count):
+        own = slice(start, start + count)
+        some = (_some(weights, own, 2), _some(v, own, 3), _some(u, own, 3))
+        parts.append(
+            checkpoint(_contract, kernel, values[own], *some, steps, use_reentrant=False, preserve_rng_state=False)
+        )
+    return torch.cat(parts).unflatten(3, (rows, columns))
+
+
+def _some(tensor: Tensor | None, own: slice, dim: int) -> Tensor | None:
+    """The rows of some images, of a tensor that has a row for each."""
+    return tensor[own] if tensor is not None and tensor.dim() == dim else tensor
 
 
 def _positions(size: int, kernel_size: int, steps: Steps) -> int:
     return (size + 2 * steps.padding - steps.dilation * (kernel_size - 1) - 1) // steps.stride + 1
 
 
-def _contract(kernel: SirenKernel, values: Tensor, hidden: Tensor, steps: Steps) -> Tensor:
+def _contract(
+    kernel: SirenKernel, values: Tensor, weights: Tensor | None, v: Tensor | None, u: Tensor, steps: Steps
+) -> Tensor:
     """Functions first: one product for each image, then one with the weights. `(B, O, U, Y)`."""
     batch, channels, inputs = values.shape[:3]
-    outputs, taps, functions = hidden.shape[1], hidden.shape[3], hidden.shape[4]
-    patches = F.unfold(values.flatten(1, 2), kernel.size, steps.dilation, steps.padding, steps.stride)
-    patches = patches.unflatten(1, (channels, inputs, kernel.size**2)).permute(0, 2, 3, 1, 4)
-    patches = patches.index_select(2, kernel.taps)  # B V T C Y
-    projected = torch.bmm(
-        hidden.permute(0, 1, 4, 2, 3).reshape(batch, outputs * functions, inputs * taps).to(values.dtype),
-        patches.flatten(3, 4).flatten(1, 2),
-    ).view(batch, outputs, functions * channels, patches.shape[-1])
-    mixed = kernel.mixing().transpose(1, 2).flatten(1).to(projected.dtype) @ projected
-    return mixed.transpose(1, 2)
+    outputs, functions = u.shape[-2], kernel.functions
+    if weights is not None:
+        values = values * weights.to(values.dtype)[:, None, :, None, None]
+    with full_precision(u.device):
+        hidden = kernel.columns(u, v).expand(batch, -1, -1)  # B V·T U·S
+        mixing = kernel.mixing() if weights is not None else kernel.mixing() / inputs
+    if values.shape[-2:] == (kernel.size, kernel.size) and steps.padding == 0 and steps.dilation == 1:
+        patches = values.flatten(3).unsqueeze(2)  # the kernel covers the map: B C 1 V k²
+    else:
+        patches = F.unfold(values.flatten(1, 2), kernel.size, steps.dilation, steps.padding, steps.stride)
+        patches = patches.unflatten(1, (channels, inputs, kernel.size**2)).permute(0, 1, 4, 2, 3)  # B C Y V k²
+    if len(kernel.taps) < kernel.size**2:
+        patches = patches.index_select(4, kernel.taps)
+    positions = patches.shape[2]
+    projected = torch.bmm(patches.flatten(3).flatten(1, 2), hidden.to(values.dtype))
+    projected = projected.view(batch, channels, positions, outputs, functions).permute(0, 3, 2, 1, 4)  # B U Y C S
+    mixed = projected.flatten(3) @ mixing.flatten(1).t().to(projected.dtype)  # B U Y O
+    return mixed.permute(0, 3, 1, 2)
 
 
-def _build(kernel: SirenKernel, values: Tensor, hidden: Tensor, steps: Steps) -> Tensor:
+def _build(
+    kernel: SirenKernel, values: Tensor, weights: Tensor | None, v: Tensor | None, u: Tensor, steps: Steps
+) -> Tensor:
     """Kernels one at a time. `(B, O, U, H', W')`."""
-    with full_precision(values.device):
+    with full_precision(u.device):
+        hidden = kernel.basis(u, v)
+        hidden = torch.cat([hidden, torch.ones_like(hidden[..., :1])], dim=-1)
+        share = 1 / values.shape[2] if weights is None else weights.to(hidden.dtype)[:, None, :, None, None]
+        hidden = (hidden * share).expand(values.shape[0], -1, -1, -1, -1)  # B U V T S
         square = hidden.new_zeros(*hidden.shape[:3], kernel.size**2, hidden.shape[-1])
         square = square.index_copy(3, kernel.taps, hidden).permute(0, 1, 4, 2, 3).flatten(3)
         out: Tensor = _Built.apply(values, square, kernel.mixing().to(square.dtype), kernel.size, steps)
@@ -118,12 +147,13 @@ class _Built(torch.autograd.Function):
                 to_values[i] = to_input.view_as(values[i])
             # U O·C V·k², the layout in which both of its gradients are plain products
             to_weight = to_weight.to(mixing.dtype).view(len(own), len(flat), -1)
-            torch.matmul(flat.t(), to_weight, out=to_square[i])
-            to_mixing += torch.matmul(to_weight, own.transpose(1, 2)).sum(dim=0)
+            torch.bmm(flat.t().expand(len(own), -1, -1), to_weight, out=to_square[i])
+            for change, functions in zip(to_weight, own, strict=True):
+                to_mixing.addmm_(change, functions.t())
         return to_values, to_square, to_mixing.view_as(mixing), None, None
 
 
 def _weight(square: Tensor, mixing: Tensor, size: int) -> Tensor:
     """The kernel of one image, `(U·O, C·V, k, k)`: functions `(U, S, V·k²)` mixed by `(O, C, S)`."""
     rows = len(square) * mixing.shape[0]
-    return torch.matmul(mixing.flatten(0, 1), square).reshape(rows, -1, size, size)
+    return torch.bmm(mixing.flatten(0, 1).expand(len(square), -1, -1), square).view(rows, -1, size, size)

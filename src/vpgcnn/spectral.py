@@ -12,7 +12,7 @@ its frequencies along the width, F = N_w/2 + 1, and all along the height.
 from __future__ import annotations
 
 import math
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor
 __all__ = ["conv2d", "convolve", "pays"]
 
 PAYS = 0.25  # of the multiplications: these are small products, and there are the maps to turn around (measured)
+SMALLEST = 5  # kernel for which it can pay
 CHUNK = 64  # images at a time: what is held beside the maps does not grow with the batch
 
 
@@ -54,12 +55,27 @@ def _plan(values: Tensor, weight: Tensor, padding: int) -> Plan:
     return Plan(values.shape[-2], values.shape[-1], weight.shape[-1], padding)
 
 
-def conv2d(values: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int, dilation: int) -> Tensor:
-    """`F.conv2d`, the quickest way: values `(B, C, H, W)`, weight `(O, C, k, k)` to `(B, O, H', W')`."""
-    if stride == dilation == 1 and pays(values, weight, padding):
-        out = convolve(values, weight, padding)
+def conv2d(
+    values: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: int,
+    padding: int,
+    dilation: int,
+    factors: Tensor | None = None,
+) -> Tensor:
+    """`F.conv2d`, the quickest way: values `(B, C, H, W)`, weight `(O, C, k, k)` to `(B, O, H', W')`.
+
+    factors `(B, C)`: the values are multiplied by them first.
+    """
+    if stride == dilation == 1 and weight.shape[-1] >= SMALLEST and pays(values, weight, padding):
+        out = convolve(values, weight, padding, factors)
         return out if bias is None else out + bias[:, None, None]
-    return F.conv2d(values, weight, bias, stride, padding, dilation)
+    return F.conv2d(_times_factors(values, factors), weight, bias, stride, padding, dilation)
+
+
+def _times_factors(values: Tensor, factors: Tensor | None) -> Tensor:
+    return values if factors is None else values * factors[..., None, None]
 
 
 def pays(values: Tensor, weight: Tensor, padding: int) -> bool:
@@ -85,9 +101,12 @@ def _multiplications(plan: Plan, batch: int, inputs: int, outputs: int) -> float
     return (products + kernels + transforms) / max(direct, 1)
 
 
-def convolve(values: Tensor, weight: Tensor, padding: int) -> Tensor:
-    """As `F.conv2d` with stride 1, in the Fourier basis: values `(B, C, H, W)`, weight `(O, C, k, k)`."""
-    out: Tensor = _Spectral.apply(values.contiguous(), weight, padding)
+def convolve(values: Tensor, weight: Tensor, padding: int, factors: Tensor | None = None) -> Tensor:
+    """As `F.conv2d` with stride 1, in the Fourier basis: values `(B, C, H, W)`, weight `(O, C, k, k)`.
+
+    factors `(B, C)`: the values are multiplied by them first, and the product is not kept for the gradient.
+    """
+    out: Tensor = _Spectral.apply(values.contiguous(), weight, factors, padding)
     return out
 
 
@@ -95,13 +114,14 @@ class _Spectral(torch.autograd.Function):
     """Frequency by frequency along the width, so that all but two maps stays in the cache."""
 
     @staticmethod
-    def forward(values: Tensor, weight: Tensor, padding: int) -> Tensor:
+    def forward(values: Tensor, weight: Tensor, factors: Tensor | None, padding: int) -> Tensor:
         plan = _plan(values, weight, padding)
         to_high, to_kernel, _ = _matrices(plan, values.shape[-2], values.dtype)
         columns = weight.permute(2, 3, 1, 0).flatten(2).flatten(0, 1)  # k² C·O
         out = values.new_empty(len(values), len(weight), *plan.outputs)
         _, _, from_high = _matrices(plan, out.shape[-2], values.dtype)
-        for some, into in zip(values.split(CHUNK), out.split(CHUNK), strict=True):
+        for own in _chunks(values):
+            some, into = _product(values, factors, own), out[own]
             lines, made = _analyse(some, plan), _lines(into, plan)
             for line, kernel, goal in zip(lines, to_kernel, made, strict=True):
                 spectrum = (to_high @ line).view(2, -1, *some.shape[:2])
@@ -111,47 +131,71 @@ class _Spectral(torch.autograd.Function):
         return out
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[:2])
-        ctx.save_for_forward(*inputs[:2])
-        ctx.padding = inputs[2]
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, int], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:3])
+        ctx.save_for_forward(*inputs[:3])
+        ctx.padding = inputs[3]
 
     @staticmethod
-    def jvp(ctx: Any, values_tangent: Tensor | None, weight_tangent: Tensor | None, _: None) -> Tensor | None:
-        values, weight = ctx.saved_tensors
-        parts = [(values_tangent, weight), (values, weight_tangent)]
-        tangents = [F.conv2d(x, w, padding=ctx.padding) for x, w in parts if x is not None and w is not None]
-        return sum(tangents[1:], tangents[0])
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor | None:
+        values, weight, factors = ctx.saved_tensors
+        to_values, to_weight, to_factors, _ = tangents
+        parts = [(to_values, weight, factors), (values, to_weight, factors)]
+        parts += [] if to_factors is None else [(values, weight, to_factors)]
+        made = [
+            F.conv2d(_times_factors(x, f), w, padding=ctx.padding)
+            for x, w, f in parts
+            if x is not None and w is not None
+        ]
+        return sum(made[1:], made[0])
 
     @staticmethod
-    def vmap(_: Any, in_dims: tuple[int | None, ...], values: Tensor, weight: Tensor, padding: int) -> Any:
-        return torch.vmap(partial(F.conv2d, padding=padding), in_dims[:2])(values, weight), 0
+    def vmap(
+        _: Any, in_dims: tuple[int | None, ...], values: Tensor, weight: Tensor, factors: Tensor | None, padding: int
+    ) -> Any:
+        def one(x: Tensor, w: Tensor, f: Tensor | None) -> Tensor:
+            return F.conv2d(_times_factors(x, f), w, padding=padding)
+
+        return torch.vmap(one, in_dims[:3])(values, weight, factors), 0
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        values, weight = ctx.saved_tensors
-        if torch.is_grad_enabled():  # to be differentiated again, which torch's own can be
-            steps = [1, 1], [ctx.padding] * 2, [1, 1], False, [0, 0], 1
-            mask = [*ctx.needs_input_grad[:2], False]
-            to_values, to_weight, _ = torch.ops.aten.convolution_backward(grad, values, weight, None, *steps, mask)
-            return to_values, to_weight, None
-        return *_gradients(values, weight, grad, ctx.padding, wanted=ctx.needs_input_grad[0]), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        values, weight, factors = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            wanted = ctx.needs_input_grad[0] or ctx.needs_input_grad[2]
+            return *_gradients(values, weight, factors, grad, ctx.padding, wanted=wanted), None
+        # To be differentiated again, which torch's own convolution can be.
+        steps = [1, 1], [ctx.padding] * 2, [1, 1], False, [0, 0], 1
+        made = torch.ops.aten.convolution_backward(
+            grad, _times_factors(values, factors), weight, None, *steps, [True, True, False]
+        )
+        to_factors = None if factors is None else (made[0] * values).sum(dim=(-2, -1))
+        return _times_factors(made[0], factors), made[1], to_factors, None
+
+
+def _chunks(values: Tensor) -> list[slice]:
+    return [slice(start, start + CHUNK) for start in range(0, len(values), CHUNK)]
+
+
+def _product(values: Tensor, factors: Tensor | None, own: slice) -> Tensor:
+    return _times_factors(values[own], None if factors is None else factors[own])
 
 
 def _gradients(
-    values: Tensor, weight: Tensor, grad: Tensor, padding: int, *, wanted: bool
-) -> tuple[Tensor | None, Tensor]:
-    """For the values, if wanted, and for the weight."""
+    values: Tensor, weight: Tensor, factors: Tensor | None, grad: Tensor, padding: int, *, wanted: bool
+) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    """For values and factors, if wanted, and for the weight between them."""
     plan = _plan(values, weight, padding)
     to_high, to_kernel, from_high = _matrices(plan, values.shape[-2], values.dtype)
     grad_to_high, _, _ = _matrices(plan, grad.shape[-2], values.dtype)
     scale = _shares(plan)
     columns = weight.permute(2, 3, 1, 0).flatten(2).flatten(0, 1)
     to_values = torch.empty_like(values) if wanted else None
+    to_factors = torch.empty_like(factors) if wanted and factors is not None else None
     to_columns = torch.zeros_like(columns)
-    for i, some in enumerate(grad.split(CHUNK)):
-        own = slice(i * CHUNK, (i + 1) * CHUNK)
-        changes, lines = _analyse(some, plan), _analyse(values[own], plan)
+    for own in _chunks(values):
+        some = grad[own]
+        changes, lines = _analyse(some, plan), _analyse(_product(values, factors, own), plan)
         made = _lines(values[own], plan) if wanted else changes
         for change, line, kernel, goal, share in zip(changes, lines, to_kernel, made, scale, strict=True):
             change = (grad_to_high @ change).view(2, -1, *some.shape[:2])
@@ -162,8 +206,11 @@ def _gradients(
                 torch.mm(from_high, product.view(len(to_high), -1), out=goal)
         if to_values is not None:
             _synthesise(made, plan, to_values[own])
+            if factors is not None and to_factors is not None:
+                to_factors[own] = (to_values[own] * values[own]).sum(dim=(-2, -1))
+                to_values[own] *= factors[own][..., None, None]
     taps = to_columns.view(plan.size, plan.size, *weight.shape[1::-1])
-    return to_values, taps.permute(3, 2, 0, 1).contiguous()
+    return to_values, taps.permute(3, 2, 0, 1).contiguous(), to_factors
 
 
 # ---------------------------------------------------------------- the transforms along the width

@@ -36,7 +36,8 @@ from vpgcnn.training.checkpoint import (
     save_model,
 )
 from vpgcnn.training.checks import check_numbers, check_settings, check_size, check_threads
-from vpgcnn.training.config import OptimiserConfig, TrainConfig
+from vpgcnn.training.config import TrainConfig
+from vpgcnn.training.optimisers import make_optimiser
 from vpgcnn.training.progress import Quiet
 from vpgcnn.training.run import Run, chosen_weights
 from vpgcnn.training.seeds import generator, seed_of
@@ -193,7 +194,8 @@ class _Training:
         self.plain = model
         self.names = {group: [name for name, _ in members] for group, members in groups.items() if members}
         optimisers = [
-            _optimiser([parameter for _, parameter in groups[group]], getattr(config, group)) for group in self.names
+            make_optimiser([parameter for _, parameter in groups[group]], getattr(config, group))
+            for group in self.names
         ]
         self.model, *prepared = self.accelerator.prepare(model, *optimisers)
         self.optimisers = dict(zip(self.names, prepared, strict=True))
@@ -350,13 +352,6 @@ class _Training:
             self.run.finish(result)
         self.accelerator.wait_for_everyone()
         return result
-
-
-def _optimiser(parameters: list[nn.Parameter], settings: OptimiserConfig) -> torch.optim.Optimizer:
-    if settings.kind == "sgd":
-        return torch.optim.SGD(parameters, settings.rate, momentum=0.9, weight_decay=settings.decay)
-    kind = torch.optim.AdamW if settings.kind == "adamw" else torch.optim.Adam
-    return kind(parameters, settings.rate, weight_decay=settings.decay)
 
 
 def _rate_factor(step: int, total: int, warmup: float, final: float) -> float:

@@ -78,10 +78,11 @@ def _one_of(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
         return None
     named = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
     if named and isinstance(value, dict):
-        for kind in named:
-            if typing.get_args(typing.get_type_hints(kind)["name"])[0] == value.get("name"):
-                return from_json(typing.cast("type[Any]", kind), value, where)
-        raise UserError(f"{where} is of an unknown kind {value.get('name')!r}")
+        names = {typing.get_args(typing.get_type_hints(kind)["name"])[0]: kind for kind in named}
+        chosen = value.get("name", next(iter(names)))
+        if chosen not in names:
+            raise UserError(f"{where}.name is one of {', '.join(names)}, got {chosen!r}")
+        return from_json(typing.cast("type[Any]", names[chosen]), value, where)
     return _value(next(kind for kind in kinds if kind is not type(None)), value, where)
 
 
