@@ -45,6 +45,22 @@ def test_an_orbit_is_every_image_under_every_move() -> None:
     assert told == [1, 1]
 
 
+def test_errors_and_confidence_by_class() -> None:
+    """Two images of class 0 and one of class 1, whose probabilities are known at every shift."""
+    from vpgcnn.experiments.colors import _by_class, _errors
+
+    moved = torch.zeros(12, 3, 3, dtype=torch.float64)
+    moved[..., 0] = 1
+    moved[4, 0] = torch.tensor([0.5, 0.5, 0.0])  # within Hue(3): moves by a half
+    moved[1, 1] = torch.tensor([0.8, 0.0, 0.2])  # outside: by a fifth
+    labels = torch.tensor([0, 0, 1])
+    assert _errors(moved, labels, 3, 3) == {"on": [[0.0, 0.5], [0.0, 0.0], None], "off": [[0.0, 0.2], [0.0, 0.0], None]}
+    curves = _by_class(moved, labels, 3)
+    assert curves[0] == [1, 0.9, 1, 1, 0.75, 1, 1, 1, 1, 1, 1, 1]
+    assert curves[1] == [0.0] * 12
+    assert curves[2] is None
+
+
 def test_the_color_experiment_on_a_few_digits(tmp_path: Path) -> None:
     from vpgcnn.experiments import registry, runner
     from vpgcnn.training.progress import Quiet
@@ -70,6 +86,8 @@ def test_the_color_experiment_on_a_few_digits(tmp_path: Path) -> None:
         assert row["scores"]["accuracy"] == pytest.approx(row["test"]["accuracy"], abs=1e-4)
         assert row["scores"]["nll"] == pytest.approx(row["test"]["nll"], abs=1e-3)
         assert set(row["theta"]) == ({"convs.4", "convs.5"} if row["arm"].startswith("vp") else set())
+        assert len(row["confidence_hsv"]) == len(row["confidence_linear"]) == len(row["invariance_error"]["on"]) == 30
+        assert all(low <= high for low, high in row["invariance_error"]["off"])
     # A third of the circle is an exact permutation for both kinds of shift.
     assert all(row["shifted_linear"][4] == pytest.approx(row["shifted_hsv"][4], abs=0.02) for row in rows)
     text = target.with_suffix(".md").read_text()

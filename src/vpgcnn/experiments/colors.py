@@ -59,9 +59,36 @@ def measure_colors(model: nn.Module, card: Card, dataset: Dataset, progress: Qui
         moved = orbit_probabilities(predict, images[some], moves, told=progress.advance)
         share = (moved.argmax(dim=2) == labels[some]).double().mean(dim=1)
         row[f"shifted_{kind}"] = [round(value, 5) for value in share.tolist()]
+        row[f"confidence_{kind}"] = _by_class(moved, labels[some], len(dataset.classes))
+        if kind == "linear":
+            row["invariance_error"] = _errors(moved, labels[some], len(dataset.classes), card.model.elements)
     theta = read_theta(model, card.standardised(dataset.test.images.to(device)), all_levels=True)
     row["theta"] = {layer: _spread(values[:, 0], labels) for layer, values in theta.items()}
     return row
+
+
+def _by_class(moved: Tensor, labels: Tensor, classes: int) -> list[list[float] | None]:
+    """The mean confidence in the right class at each shift, for each class that has images."""
+    own = moved.gather(2, labels.expand(len(moved), -1)[..., None])[..., 0]
+    means = [own[:, labels == label].mean(dim=1).tolist() for label in range(classes)]
+    return [None if curve[0] != curve[0] else [round(value, 4) for value in curve] for curve in means]
+
+
+def _errors(moved: Tensor, labels: Tensor, classes: int, elements: int) -> dict[str, list[list[float] | None]]:
+    """How far an image's probabilities move under a shift, at most: the smallest and the largest of each class.
+
+    The distance is that of total variation, from 0 to 1. "on": under shifts that are in the group (thirds of the
+    circle for an ordinary network), "off": under those that are not.
+    """
+    distance = (moved - moved[0]).abs().sum(dim=2) / 2  # shifts, images
+    step = SHIFTS // (elements if elements > 1 and SHIFTS % elements == 0 else 3)
+    inside = torch.tensor([shift % step == 0 for shift in range(SHIFTS)])
+    found: dict[str, list[list[float] | None]] = {}
+    for name, chosen in (("on", inside), ("off", ~inside)):
+        largest = distance[chosen].amax(dim=0)
+        each = [largest[labels == label] for label in range(classes)]
+        found[name] = [[round(float(e.min()), 4), round(float(e.max()), 4)] if len(e) else None for e in each]
+    return found
 
 
 def _linear(share: float) -> Callable[[Tensor], Tensor]:
