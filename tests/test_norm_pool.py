@@ -121,6 +121,20 @@ def test_running_variance_is_unbiased_for_few_weights() -> None:
     assert torch.allclose(total, torch.ones(4), atol=0.25)
 
 
+@pytest.mark.parametrize("seed", [None, 3])
+def test_dropout_of_each_number_by_itself(seed: int | None) -> None:
+    drop, feature = GroupDropout(0.25, each=True), random_feature(Hue(3), channels=500).map(torch.ones_like)
+    made = []
+    for _ in range(2):
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        made.append(drop(feature, generator=generator).values)
+    assert made[0].unique().tolist() == pytest.approx([0, 4 / 3])
+    assert abs(float(made[0].mean()) - 1) < 0.02
+    assert float((made[0][:, :, 0] != made[0][:, :, 1]).float().mean()) > 0.1  # elements by themselves
+    assert torch.equal(*made) == (seed is not None)
+    assert drop.eval()(feature) is feature
+
+
 def test_dropout_drops_whole_channels_and_keeps_the_mean() -> None:
     drop, feature = GroupDropout(0.25), random_feature(Hue(3), channels=2000).map(torch.ones_like)
     out = drop(feature, generator=torch.Generator().manual_seed(0)).values

@@ -209,20 +209,26 @@ class GroupLayerNorm(nn.Module):
 
 
 class GroupDropout(nn.Module):
-    """Equivariant. Drops whole channels of an image: all elements, all positions."""
+    """Drops whole channels of an image, all elements and all positions: equivariant.
 
-    def __init__(self, p: float = 0.5) -> None:
+    each: drop every number by itself instead, as `nn.Dropout`: equivariant in distribution.
+    """
+
+    def __init__(self, p: float = 0.5, *, each: bool = False) -> None:
         super().__init__()
         if not 0 <= p < 1:
             raise ValueError(f"p must be in [0, 1), got {p}")
-        self.p = p
+        self.p, self.each = p, each
 
     def forward(self, feature: GroupFeature, *, generator: torch.Generator | None = None) -> GroupFeature:
         if not self.training or self.p == 0:
             return feature
-        draw = uniform(feature.shape[:2], feature.divergence, generator)
+        if self.each and generator is None:
+            return feature.map(lambda x: F.dropout(x, self.p))
+        shape = feature.shape if self.each else (*feature.shape[:2], 1, 1, 1)
+        draw = uniform(shape, feature.divergence, generator)
         keep = (draw >= self.p).to(feature.dtype) / (1 - self.p)
-        return feature.map(lambda x: x * keep[..., None, None, None])
+        return feature.map(lambda x: x * keep)
 
     def extra_repr(self) -> str:
-        return f"p={self.p}"
+        return f"p={self.p}, each={self.each}"

@@ -71,7 +71,7 @@ class ColorCNN(nn.Module):
         )
         make.place.check()
         self.norms = nn.ModuleList(GroupBatchNorm(width) for _ in range(7))
-        self.dropout = GroupDropout(config.dropout)
+        self.dropout = GroupDropout(config.dropout, each=True)
         self.pool = SpatialPool("max", 2)
         self.group_pool = GroupPool(config.group_pool)
         self.head = nn.Linear(width * (config.elements if config.group_pool == "flatten" else 1), classes)

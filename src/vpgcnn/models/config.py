@@ -109,7 +109,7 @@ class ColorConfig:
     group_pool: Literal["flatten", "max", "mean"] = "flatten"
     """How hues end: as features of their own, or pooled."""
     dropout: float = 0.3
-    """Share of the channels that training drops between layers of the cnn."""
+    """Share of the features that training drops between layers of the cnn."""
 
 
 ModelConfig = SE2Config | ColorConfig
