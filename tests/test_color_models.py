@@ -82,13 +82,13 @@ def levels(config: ColorConfig) -> dict[str, type]:
 def test_levels_are_where_they_were_put() -> None:
     for level, kind in (("learned", Learned), ("variational", Variational)):
         found = levels(replace(SMALL_CNN, level=level))  # type: ignore[arg-type]
-        assert [name for name, own in found.items() if own is kind] == ["convs.4", "convs.5"]
+        assert [name for name, own in found.items() if own is kind] == ["conv6", "conv7"]
         assert set(found.values()) == {kind, Full}
         found = levels(replace(SMALL_RESNET, level=level))  # type: ignore[arg-type]
-        stage = [f"stages.3.{block}.{conv}" for block in (0, 1) for conv in ("first", "second")]
-        assert {name for name, own in found.items() if own is kind} == {"lift", *stage, "stages.3.0.shortcut"}
+        stage = [f"stage4.{block}.{conv}" for block in (0, 1) for conv in ("first", "second")]
+        assert {name for name, own in found.items() if own is kind} == {"lift", *stage, "stage4.0.shortcut"}
     only = levels(replace(SMALL_RESNET, where=("stage2.1.second",), elsewhere="learned"))
-    assert [name for name, own in only.items() if own is Variational] == ["stages.1.1.second"]
+    assert [name for name, own in only.items() if own is Variational] == ["stage2.1.second"]
     assert set(only.values()) == {Learned, Variational}
 
 

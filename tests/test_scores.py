@@ -85,7 +85,7 @@ def test_the_color_experiment_on_a_few_digits(tmp_path: Path) -> None:
         assert len(row["shifted_linear"]) == len(row["shifted_hsv"]) == 12
         assert row["scores"]["accuracy"] == pytest.approx(row["test"]["accuracy"], abs=1e-4)
         assert row["scores"]["nll"] == pytest.approx(row["test"]["nll"], abs=1e-3)
-        assert set(row["theta"]) == ({"convs.4", "convs.5"} if row["arm"].startswith("vp") else set())
+        assert set(row["theta"]) == ({"conv6", "conv7"} if row["arm"].startswith("vp") else set())
         assert len(row["confidence_hsv"]) == len(row["confidence_linear"]) == len(row["invariance_error"]["on"]) == 30
         assert all(low <= high for low, high in row["invariance_error"]["off"])
     # A third of the circle is an exact permutation for both kinds of shift.

@@ -63,7 +63,16 @@ def command(config: TrainConfig, out: Path, *more: str) -> list[str]:
     words += ["--model.stem-stride", "1"]
     words += ["--model.hidden", "8", "--model.omega", "4", "--model.where", *model.where]
     words += ["--model.elsewhere", model.elsewhere, "--epochs", str(config.epochs), "--batch-size", "32"]
-    words += ["--network.rate", str(config.network.rate), "--device", "cpu", "--threads", "1", "--log-steps", "1"]
+    words += [
+        "--network.rate",
+        str(config.network.rate),
+        "--device",
+        config.device,
+        "--threads",
+        "1",
+        "--log-steps",
+        "1",
+    ]
     return [sys.executable, "-m", "vpgcnn", "train", *words, "--save-seconds", str(config.save_seconds), *more]
 
 
@@ -172,8 +181,10 @@ def test_control_c_finishes_the_step_and_says_how_to_go_on(config: TrainConfig, 
     assert step == [line for line in lines(tmp_path / "run") if "epoch" not in line][-1]["step"]
 
 
-def test_two_processes_take_the_steps_of_one(config: TrainConfig, tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_two_processes_take_the_steps_of_one(config: TrainConfig, tmp_path: Path, device: str) -> None:
     """torchrun with two processes (gloo): the same losses as one process that has the whole batch."""
+    config = replace(config, device=device)  # type: ignore[arg-type]
     alone = subprocess.run(command(config, tmp_path / "one"), capture_output=True, text=True, check=False)
     assert alone.returncode == 0, alone.stderr
     with socket.socket() as free:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-__all__ = ["parser", "print_json", "table"]
+__all__ = ["data_dir_option", "parser", "print_json", "table"]
 
 
 def parser(name: str, about: str) -> argparse.ArgumentParser:

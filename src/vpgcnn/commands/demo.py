@@ -95,7 +95,10 @@ def demo(out: Path, epochs: int | None, seed: int, step: int, *, fresh: bool) ->
     six = curves[NETWORKS["variational"]]["6"].mean(1)
     tiles = [
         (f"{accuracy['variational']:.1%}", "of unseen digits are right with a level for each image"),
-        (f"{accuracy['full']:.1%}", "with full equivariance, which cannot tell a 6 from a 9 (chance: 66.7 %)"),
+        (
+            f"{accuracy['full']:.1%}",
+            "with full equivariance, which cannot tell a 6 from a 9 (so 66.7 % at best)",
+        ),
         (f"{six[angles.index(0)]:.0%} → {six[angles.index(180)]:.0%}", "sure that a 6 is a 6: upright → upside down"),
         (f"{theta['7'].mean():.0%} / {theta['6'].mean():.0%}", "of all rotations are treated alike for 7s / for 6s"),
     ]

@@ -68,7 +68,8 @@ def main(arguments: list[str]) -> int:
     print(f"{part}: accuracy {result['accuracy']:.2%} on {result['images']} images")  # noqa: T201
     print(f"nll {result['nll']:.4f}, kl {result['kl']:.4f} nats an image")  # noqa: T201
     if theta:
-        print("\nθ, the share of all rotations in use (1 is all of them), mean by class:")  # noqa: T201
+        moves = "hues" if card.model.name == "color" else "rotations"
+        print(f"\nθ, the share of all {moves} in use (1 is all of them), mean by class:")  # noqa: T201
         names = [name for name in card.classes if name in next(iter(result["theta"].values()))]
         rows = [("class", *result["theta"])]
         rows += [(name, *(f"{values[name]:.3f}" for values in result["theta"].values())) for name in names]

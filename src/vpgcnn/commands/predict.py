@@ -10,7 +10,8 @@ EXAMPLES = """examples:
   vpgcnn predict runs/mnist67-180 digit.png
   vpgcnn predict runs/mnist67-180 scans/*.png --json
 
-θ is the share of all rotations that the network uses for this image: 1 is all of them.
+θ is the share of all rotations (or hues) that the network uses for this image: 1 is all of them. Images should look
+like those of the training: the digits of MNIST are white on black.
 """
 
 

@@ -25,7 +25,7 @@ Recipes:
 
 Every setting of the recipe can be changed; `vpgcnn train RECIPE --help` lists them all with their values:
   vpgcnn train mnist67-180 --model.level full --seed 1 --out runs/full-1
-  vpgcnn train mnist67-180 --data.name photos/ --data.size 28     a folder of your own, photos/CLASS/*.png
+  vpgcnn train mnist67-180 --data.name photos/ --data.size 28 --batch-size 16    your own, photos/CLASS/*.png
   torchrun --nproc-per-node 2 -m vpgcnn train cifar10-se2         several processes, the same result
 Ctrl-C finishes the step, saves, and says how to go on.
 """

@@ -73,6 +73,8 @@ def _middle(image: Image.Image, share: float) -> Image.Image:
 
 def load_folder(config: DataConfig, folder: Path) -> Dataset:
     """folder/class/*.png, or folder/train/class/*.png with folder/test/… (and folder/validation/…) beside it."""
+    if config.size is not None and config.size < 1:
+        raise UserError(f"size must be at least 1 pixel, got {config.size}")
     parts = {part: folder / part for part in ("train", "validation", "test") if (folder / part).is_dir()}
     if "train" not in parts:
         parts = {"": folder}

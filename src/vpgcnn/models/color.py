@@ -65,10 +65,9 @@ class ColorCNN(nn.Module):
         self.config = config
         make, width = _Maker(config), config.width
         self.group = make.group
-        self.lift = make.lift(in_channels, width, "conv1", 3)
-        self.convs = nn.ModuleList(
-            make.conv(width, width, f"conv{number}", 4 if number == 7 else 3) for number in range(2, 8)
-        )
+        self.conv1 = make.lift(in_channels, width, "conv1", 3)
+        for number in range(2, 8):
+            self.add_module(f"conv{number}", make.conv(width, width, f"conv{number}", 4 if number == 7 else 3))
         make.place.check()
         self.norms = nn.ModuleList(GroupBatchNorm(width) for _ in range(7))
         self.dropout = GroupDropout(config.dropout, each=True)
@@ -78,9 +77,9 @@ class ColorCNN(nn.Module):
 
     def forward(self, images: Tensor) -> Prediction:
         """Images `(B, C, H, W)` to logits `(B, classes)` and the KL of the levels `(B,)`."""
-        x: GroupFeature = self.norms[0](self.lift(images)).map(F.relu)
-        for number, (conv, norm) in enumerate(zip(self.convs, self.norms[1:], strict=True), start=2):
-            x = norm(conv(self.dropout(x)))
+        x: GroupFeature = self.norms[0](self.conv1(images)).map(F.relu)
+        for number, norm in enumerate(self.norms[1:], start=2):
+            x = norm(self.get_submodule(f"conv{number}")(self.dropout(x)))
             x = self.pool(x).map(F.relu) if number == 2 else x.map(F.relu)
         return Prediction(self.head(self.group_pool(x).mean(dim=(-2, -1))), x.divergence)
 
@@ -106,7 +105,6 @@ class ColorResNet(nn.Module):
         self.lift = make.lift(in_channels, inner, "lift", 7, 2, 3)
         self.lift_norm = GroupBatchNorm(inner)
         self.pool = SpatialPool("max", 3, stride=2, padding=1)
-        self.stages = nn.ModuleList()
         for stage, depth in enumerate(config.depths):
             plain = stage >= config.equivariant
             outer, blocks = _width(config, stage, plain=plain), []
@@ -114,7 +112,7 @@ class ColorResNet(nn.Module):
                 name, stride = f"stage{stage + 1}.{block}", 2 if stage and not block else 1
                 blocks.append(Block(make, inner, outer, name, stride, plain=plain))
                 inner = outer
-            self.stages.append(nn.Sequential(*blocks))
+            self.add_module(f"stage{stage + 1}", nn.Sequential(*blocks))
         make.place.check()
         self.middle_pool = GroupPool("max")
         self.group_pool = GroupPool(config.group_pool)
@@ -124,10 +122,10 @@ class ColorResNet(nn.Module):
     def forward(self, images: Tensor) -> Prediction:
         """Images `(B, C, H, W)` to logits `(B, classes)` and the KL of the levels `(B,)`."""
         x: GroupFeature = self.pool(self.lift_norm(self.lift(images))).map(F.relu)
-        for number, stage in enumerate(self.stages):
+        for number in range(4):
             if number == self.config.equivariant:
                 x = _without_group(x, self.middle_pool)
-            x = stage(x)
+            x = self.get_submodule(f"stage{number + 1}")(x)
         return Prediction(self.head(self.group_pool(x).mean(dim=(-2, -1))), x.divergence)
 
 

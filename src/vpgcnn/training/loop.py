@@ -121,7 +121,9 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
     if config.precision == "fp16" and (config.device == "cpu" or not torch.cuda.is_available()):
         raise UserError("precision fp16 needs a CUDA device: use bf16")
     AcceleratorState._reset_state(reset_partial_state=not across())
-    return Accelerator(mixed_precision=config.precision, cpu=config.device == "cpu")
+    # Without a GPU it has to be told so: several processes would else not know of each other.
+    cpu = config.device == "cpu" or not torch.accelerator.is_available()
+    return Accelerator(mixed_precision=config.precision, cpu=cpu)
 
 
 class _Training:
@@ -175,7 +177,7 @@ class _Training:
         self.per_epoch = len(self.data.train) // config.batch_size
         if self.per_epoch == 0:
             raise UserError(
-                f"batch_size is {config.batch_size}, but there are only {train} images: --batch-size {train}"
+                f"batch_size is {config.batch_size}, but there are only {train} training images: --batch-size {train}"
             )
         self.total = self.per_epoch * config.epochs
         if not len(self.data.validation) and config.select != "last":
