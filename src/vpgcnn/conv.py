@@ -161,11 +161,16 @@ class _GroupConvolution(nn.Module):
         """The same with elements of each image's own, on either side."""
         if not isinstance(self.kernel, SirenKernel):
             raise ValueError(f"elements of each image's own need a SirenKernel, not a {type(self.kernel).__name__}")
-        out = convolve_own(self.kernel, values, weights, v, u, Steps(self.stride, self.padding, self.dilation))
+        out = convolve_own(self.kernel, values, weights, v, u, self.steps)
         return out if self.bias is None else out + self.bias.to(out.dtype)[:, None, None, None]
 
     def _positions(self, size: int) -> int:
-        return (size + 2 * self.padding - self.reach) // self.stride + 1
+        return self.steps.positions(size, self.kernel_size)
+
+    @property
+    def steps(self) -> Steps:
+        """How the kernel moves over the plane."""
+        return Steps(self.stride, self.padding, self.dilation)
 
     def _map_pays(self, values: Tensor) -> bool:
         """Whether to take the cyclic path for this map."""

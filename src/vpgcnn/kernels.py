@@ -323,8 +323,7 @@ class SirenKernel(Kernel):
         # The functions are laid into the square first, with a constant for the bias: 0 outside the disc.
         square = hidden.new_zeros(outputs, inputs, self.size**2, hidden.shape[-1] + 1)
         square = square.index_copy(2, self.taps, torch.cat([hidden, torch.ones_like(hidden[..., :1])], dim=-1))
-        mix = _mixed if torch.compiler.is_compiling() else _Mixed.apply
-        weight: Tensor = mix(mixing.to(hidden.dtype) / inputs, square.flatten(1, 2))
+        weight = _mixed(mixing.to(hidden.dtype) / inputs, square.flatten(1, 2))
         return weight.unflatten(3, (inputs, self.size, self.size))
 
     @property
@@ -338,39 +337,9 @@ class SirenKernel(Kernel):
 
 
 def _mixed(mixing: Tensor, functions: Tensor) -> Tensor:
-    """mixing `(O, C, S)` and functions `(U, P, S)` to `(O, U, C, P)`, as conv2d wants it."""
+    """mixing `(O, C, S)` and functions `(U, P, S)` to `(O, U, C, P)`, as conv2d wants it, in few large products."""
     each = torch.bmm(mixing.flatten(0, 1).expand(len(functions), -1, -1), functions.transpose(1, 2))
     return each.unflatten(1, mixing.shape[:2]).transpose(0, 1).contiguous()
-
-
-class _Mixed(torch.autograd.Function):
-    """The same, with a gradient in few large products."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(mixing: Tensor, functions: Tensor) -> Tensor:
-        return _mixed(mixing, functions)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
-        mixing, functions = ctx.saved_tensors
-        each = grads[0].transpose(0, 1).flatten(1, 2)  # U O·C P
-        to_mixing = torch.bmm(each, functions).sum(dim=0).view_as(mixing)
-        flat = mixing.flatten(0, 1).expand(len(functions), -1, -1)
-        return to_mixing, torch.bmm(each.transpose(1, 2), flat)
-
-    @staticmethod
-    def jvp(ctx: Any, mixing_tangent: Tensor | None, functions_tangent: Tensor | None) -> Tensor | None:
-        mixing, functions = ctx.saved_tensors
-        parts = [(mixing_tangent, functions), (mixing, functions_tangent)]
-        made = [_mixed(one, two) for one, two in parts if one is not None and two is not None]
-        return sum(made[1:], made[0])
 
 
 def _relu_moment(correlation: Tensor) -> Tensor:

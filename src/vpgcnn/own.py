@@ -32,6 +32,10 @@ class Steps(NamedTuple):
     padding: int = 0
     dilation: int = 1
 
+    def positions(self, size: int, kernel_size: int) -> int:
+        """How many output positions there are along a side of `size` pixels."""
+        return (size + 2 * self.padding - self.dilation * (kernel_size - 1) - 1) // self.stride + 1
+
 
 def convolve_own(
     kernel: SirenKernel, values: Tensor, weights: Tensor | None, v: Tensor | None, u: Tensor, steps: Steps
@@ -42,7 +46,7 @@ def convolve_own(
     """
     if kernel.lift and kernel.group.acts_on_rgb:
         raise ValueError(f"elements of each image's own are for groups of the plane, not {kernel.group}")
-    rows, columns = (_positions(size, kernel.size, steps) for size in values.shape[-2:])
+    rows, columns = (steps.positions(size, kernel.size) for size in values.shape[-2:])
     compiling = torch.compiler.is_compiling()
     if rows * columns >= PAYS * kernel.functions and not compiling:
         return _build(kernel, values, weights, v, u, steps)
@@ -63,10 +67,6 @@ def convolve_own(
 def _some(tensor: Tensor | None, own: slice, dim: int) -> Tensor | None:
     """The rows of some images, of a tensor that has a row for each."""
     return tensor[own] if tensor is not None and tensor.dim() == dim else tensor
-
-
-def _positions(size: int, kernel_size: int, steps: Steps) -> int:
-    return (size + 2 * steps.padding - steps.dilation * (kernel_size - 1) - 1) // steps.stride + 1
 
 
 def _contract(
@@ -115,7 +115,7 @@ class _Built(torch.autograd.Function):
     @staticmethod
     def forward(values: Tensor, square: Tensor, mixing: Tensor, size: int, steps: Steps) -> Tensor:
         outputs, count = mixing.shape[0], square.shape[1]
-        rows, columns = (_positions(side, size, steps) for side in values.shape[-2:])
+        rows, columns = (steps.positions(side, size) for side in values.shape[-2:])
         out = values.new_empty(values.shape[0], outputs, count, rows, columns)
         for image, own, into in zip(values, square, out, strict=True):
             weight = _weight(own, mixing, size).to(values.dtype)

@@ -251,13 +251,13 @@ def _wide(period: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def _phase(period: int, frequencies: int, size: int, start: int = 0) -> Tensor:
-    places = torch.arange(start, start + size)
-    return 2 * math.pi / period * (torch.outer(torch.arange(frequencies), places) % period).double()
+    places, waves = torch.arange(start, start + size, device="cpu"), torch.arange(frequencies, device="cpu")
+    return 2 * math.pi / period * (torch.outer(waves, places) % period).double()
 
 
 def _twice(period: int) -> Tensor:
     """How often each of the half of all frequencies occurs among all."""
-    counts = torch.full((period // 2 + 1,), 2.0, dtype=torch.float64)
+    counts = torch.full((period // 2 + 1,), 2.0, dtype=torch.float64, device="cpu")
     counts[0] = 1
     if period % 2 == 0:
         counts[-1] = 1

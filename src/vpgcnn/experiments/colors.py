@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from vpgcnn.analysis import brier, calibration_error, nll, orbit_probabilities, read_theta
 from vpgcnn.data import Dataset
+from vpgcnn.experiments.photographs import spread
 from vpgcnn.groups import Hue
 from vpgcnn.hsv import shift_hue
 from vpgcnn.training.checkpoint import Card
@@ -137,9 +138,7 @@ def table_colors(rows: list[dict[str, Any]]) -> str:
 
 def _percent(values: list[float | None]) -> str:
     known = [value for value in values if value is not None]
-    if not known:
-        return "–"
-    return f"{100 * mean(known):.2f}" + (f" ± {100 * stdev(known):.2f}" if len(known) > 1 else "")
+    return spread(known) if known else "–"
 
 
 def _paired(rows: list[dict[str, Any]]) -> list[str]:

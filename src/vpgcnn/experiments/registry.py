@@ -55,23 +55,7 @@ class Experiment:
         return replace(config, data=replace(config.data, seed=seed)) if self.draws else config
 
 
-def _t2(config: TrainConfig) -> TrainConfig:
-    return replace(config, model=ordinary(config.model))
-
-
-def _full(config: TrainConfig) -> TrainConfig:
-    return replace(config, model=replace(config.model, level="full"))
-
-
-def _learned(config: TrainConfig) -> TrainConfig:
-    return replace(config, model=replace(config.model, level="learned"))
-
-
-def _variational(config: TrainConfig) -> TrainConfig:
-    return replace(config, model=replace(config.model, level="variational"))
-
-
-def _model(level: Literal["t2", "full", "variational"], **changes: Any) -> Arm:
+def _model(level: Literal["t2", "full", "learned", "variational"], **changes: Any) -> Arm:
     """An arm whose network has this level, and other changes."""
 
     def arm(config: TrainConfig) -> TrainConfig:
@@ -79,6 +63,9 @@ def _model(level: Literal["t2", "full", "variational"], **changes: Any) -> Arm:
         return replace(config, model=replace(model, **changes))
 
     return arm
+
+
+_t2, _full, _learned, _variational = _model("t2"), _model("full"), _model("learned"), _model("variational")
 
 
 def _jittered(config: TrainConfig) -> TrainConfig:
