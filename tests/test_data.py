@@ -396,6 +396,29 @@ def test_fetch_unpacks_archives(site: tuple[str, Path], tmp_path: Path) -> None:
         fetch([PublishedFile("set/two", "0")], archive, tmp_path / "data", lambda *_: None)
 
 
+def test_fetch_unpacks_a_folder_whole(site: tuple[str, Path], tmp_path: Path) -> None:
+    """As Flowers102: tables by themselves, images in an archive, of which nothing else is taken."""
+    import hashlib
+
+    url, root = site
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as tar:
+        for name in ("jpg/image_1.jpg", "jpg/image_2.jpg", "jpg/notes.txt", "../jpg/image_3.jpg", "other/image_4.jpg"):
+            member = tarfile.TarInfo(name)
+            member.size = 3
+            tar.addfile(member, io.BytesIO(b"abc"))
+    (root / "all.tgz").write_bytes(stream.getvalue())
+    (root / "table").write_bytes(b"table")
+    sums = [hashlib.md5(content).hexdigest() for content in (stream.getvalue(), b"table")]
+    archive = Archive("all.tgz", sums[0], (f"{url}all.tgz",), "set", "jpg/image_*.jpg")
+    table = PublishedFile("set/table", sums[1], (f"{url}table",))
+    new = fetch([table], archive, tmp_path / "data", lambda *_: None)
+    found = sorted(path for path in (tmp_path / "data").rglob("*") if path.is_file())
+    assert [path.name for path in found] == ["image_1.jpg", "image_2.jpg", "table"]
+    assert sorted(new) == found
+    assert fetch([table], archive, tmp_path / "data", lambda *_: None) == []
+
+
 def test_where_data_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path / "variable"))
     assert data_directory() == tmp_path / "variable"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from importlib import resources
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -64,21 +65,18 @@ def _load(name: str, config: DataConfig, root: Path, sizes: list[int]) -> Datase
     parts: dict[str, list[Tensor]] = {"train": [], "validation": [], "test": []}
     labels: dict[str, list[int]] = {part: [] for part in parts}
     for digit in range(10):
-        pool = _shuffled(train, digit, random)
-        other = None if test is None else _shuffled(test, digit, random)
+        stock = iter(_shuffled(train, digit, random))
+        sources = {"train": stock, "validation": stock, "test": stock}
+        if test is not None:
+            sources["test"] = iter(_shuffled(test, digit, random))
         for color in range(3):
             label = 3 * digit + color
-            wanted = {"train": sizes[label], "validation": in_validation, "test": in_test}
-            for part, count in wanted.items():
-                source = other if part == "test" and other is not None else pool
-                if len(source) < count:
+            for part, count in (("train", sizes[label]), ("validation", in_validation), ("test", in_test)):
+                images = list(islice(sources[part], count))
+                if len(images) < count:
                     raise UserError(f"{name}: not enough images of the digit {digit} for draw {config.seed}")
-                parts[part].append(_colored(source[:count], color, random))
+                parts[part].append(_colored(torch.stack(images), color, random))
                 labels[part] += [label] * count
-                if source is other:
-                    other = source[count:]
-                else:
-                    pool = source[count:]
     splits = {part: Split(torch.cat(images), torch.tensor(labels[part])) for part, images in parts.items()}
     said = f"draw {config.seed}: {len(splits['train'])} images, {min(sizes)} to {max(sizes)} of a class, from {note}"
     return Dataset(name, CLASSES, splits["train"], splits["validation"], splits["test"], (said,))
