@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,8 +23,11 @@ from vpgcnn.training.recipes import recipe
 NETWORKS = {
     "cifar": (MODELS["se2-resnet"].config, 3, 10, 32),
     "digits": (recipe("mnist67-180").model, 1, 3, 28),
+    "color-cnn": (MODELS["color-cnn"].config, 3, 30, 28),
+    "color-resnet": (MODELS["color-resnet18"].config, 3, 102, 64),
 }
-ARMS: dict[str, dict[str, str]] = {
+ARMS: dict[str, dict[str, Any]] = {
+    "ordinary": {"elements": 1, "level": "full"},
     "full": {"level": "full"},
     "learned": {"level": "learned"},
     "variational": {"level": "variational"},
@@ -33,7 +37,7 @@ ARMS: dict[str, dict[str, str]] = {
 
 def config_of(network: str, arm: str) -> ModelConfig:
     """The configuration of a network with the levels of an arm."""
-    return replace(NETWORKS[network][0], **ARMS[arm])  # type: ignore[arg-type]
+    return replace(NETWORKS[network][0], **ARMS[arm])
 
 
 def training_program(network: str, arm: str, batch: int) -> tuple[Program, nn.Module, Tensor]:
@@ -55,7 +59,7 @@ def training_program(network: str, arm: str, batch: int) -> tuple[Program, nn.Mo
 def bare_program(network: str, batch: int) -> tuple[Program, str]:
     """Forward and backward of plain `conv2d` calls with the expanded weights of the full network, and their shapes."""
     _, model, images = training_program(network, "full", batch)
-    calls: list[tuple[Tensor, Tensor, int]] = []
+    calls: list[tuple[Tensor, Tensor, int, int]] = []
 
     def note(module: nn.Module, inputs: tuple[Tensor | GroupFeature, ...], _: GroupFeature) -> None:
         assert isinstance(module, LiftConv2d | GroupConv2d)
@@ -63,22 +67,24 @@ def bare_program(network: str, batch: int) -> tuple[Program, str]:
         values = given if isinstance(given, Tensor) else given.values.flatten(1, 2)
         outputs = module.out_channels * module.count
         weight = torch.randn(outputs, values.shape[1], module.kernel_size, module.kernel_size, requires_grad=True)
-        leaf = values.detach().clone().requires_grad_(not module.lifts)
-        calls.append((leaf, weight, module.padding))
+        leaf = values.detach().clone(memory_format=torch.contiguous_format).requires_grad_(not module.lifts)
+        calls.append((leaf, weight, module.stride, module.padding))
 
     hooks = [m.register_forward_hook(note) for m in model.modules() if isinstance(m, LiftConv2d | GroupConv2d)]
     with torch.no_grad():
         model(images)
     for hook in hooks:
         hook.remove()
-    gradients = [torch.randn_like(F.conv2d(x, w, padding=p)).detach() for x, w, p in calls]
+    gradients = [torch.randn_like(F.conv2d(x, w, None, *steps)).detach() for x, w, *steps in calls]
 
     def run() -> None:
-        for (values, weight, padding), gradient in zip(calls, gradients, strict=True):
-            F.conv2d(values, weight, padding=padding).backward(gradient)
+        for (values, weight, *steps), gradient in zip(calls, gradients, strict=True):
+            F.conv2d(values, weight, None, *steps).backward(gradient)
             values.grad = weight.grad = None
 
-    shapes = "; ".join(f"{x.shape[1]}→{w.shape[0]}, {x.shape[-1]}², k{w.shape[-1]}" for x, w, _ in calls)
+    shapes = "; ".join(
+        f"{x.shape[1]}→{w.shape[0]}, {x.shape[-1]}², k{w.shape[-1]}{f' s{s}' if s > 1 else ''}" for x, w, s, _ in calls
+    )
     return run, f"batch {batch}: {shapes}"
 
 

@@ -154,6 +154,24 @@ def networks(network: str, batch: int, goals: dict[str, float], seconds: float) 
             yield row(f"peak memory over full, {title}: {arm}", memory(arm) / full, limit, shapes)
 
 
+def color_networks(network: str, goal: float, seconds: float) -> Iterator[Row]:
+    """A colour network's whole training step: over its bare convolutions, and those of its arms over each other."""
+    batch, least = 64, 3 if network == "color-resnet" else 7
+    title = {"color-cnn": "colour CNN, m=3, 28²", "color-resnet": "colour ResNet18, m=3, 64²"}[network]
+    bare, shapes = bare_program(network, batch)
+    full, variational, ordinary = (
+        training_program(network, arm, batch)[0] for arm in ("full", "variational", "ordinary")
+    )
+    value = ratio(full, bare, seconds=seconds, least=least)
+    yield row(f"training step over bare convolutions, {title}: full", value, goal, shapes)
+    value = ratio(variational, full, seconds=seconds, least=least)
+    yield row(f"training step, variational over full, {title}", value, 1.05, shapes)
+    value = ratio(full, ordinary, seconds=seconds, least=least)
+    limit = 5.5 if network == "color-resnet" else None
+    alike = "" if network == "color-cnn" else " of equal parameters"
+    yield row(f"training step, full over the ordinary network{alike}, {title}", value, limit, shapes)
+
+
 def sections(seconds: float) -> dict[str, Callable[[], Iterator[Row]]]:
     """Every measurement by name."""
     return {
@@ -187,6 +205,8 @@ def sections(seconds: float) -> dict[str, Callable[[], Iterator[Row]]]:
         "net-digits": lambda: networks(
             "digits", 64, {"full": 1.1, "learned": 1.1, "variational": 1.1, "pathwise": 2.0}, 5 * seconds
         ),
+        "net-color-cnn": lambda: color_networks("color-cnn", 1.15, 4 * seconds),
+        "net-color-resnet": lambda: color_networks("color-resnet", 0.7, 10 * seconds),
         "vp-se2": lambda: against_full("VP over Full, SE(2) n=4, CIFAR", SO2(), 4, None, CIFAR[-2:], 1.05, seconds),
     }
 

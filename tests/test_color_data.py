@@ -84,23 +84,6 @@ def test_draws_differ_and_repeat() -> None:
 # ---------------------------------------------------------------- Flowers102
 
 
-@pytest.fixture
-def garden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Six images in the layout of Flowers102, no larger than they must be."""
-    folder = tmp_path / "data" / "flowers-102"
-    (folder / "jpg").mkdir(parents=True)
-    monkeypatch.setattr("vpgcnn.data.flowers.COUNT", 6)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    savemat(folder / "imagelabels.mat", {"labels": np.array([[1, 2, 102, 1, 2, 102]], np.uint8)})
-    parts = {"trnid": [[2, 1]], "valid": [[3, 4]], "tstid": [[6, 5]]}
-    savemat(folder / "setid.mat", {key: np.array(value, np.uint16) for key, value in parts.items()})
-    for number in range(1, 7):
-        pixels = np.full((40, 60, 3), 40 * number, np.uint8)
-        pixels[:, :8], pixels[:, -8:] = 0, 0  # outside the centre square
-        Image.fromarray(pixels).save(folder / "jpg" / f"image_{number:05}.jpg", quality=95)
-    return tmp_path / "data"
-
-
 def flowers(root: Path, **settings: object) -> Dataset:
     return load(DataConfig(name="flowers102", size=16, **settings), root)  # type: ignore[arg-type]
 

@@ -11,10 +11,10 @@ from vpgcnn import Full, Hue, Learned, Variational
 from vpgcnn.errors import UserError
 from vpgcnn.levels import Level
 from vpgcnn.models import ColorConfig, build, count_parameters, ordinary
-from vpgcnn.models.config import COLOR_CNN, COLOR_RESNET
+from vpgcnn.models.config import COLOR_CNN, COLOR_RESNET, COLOR_RESNET_SMALL
 from vpgcnn.testing import equivariance_error
 
-SMALL_CNN = replace(COLOR_CNN, width=4, group_pool="mean")
+SMALL_CNN = replace(COLOR_CNN, width=4, group_pool="mean", initial=0.9)
 SMALL_RESNET = replace(COLOR_RESNET, width=6)
 
 
@@ -64,7 +64,7 @@ def test_variational_networks_are_invariant_at_theta_one_and_not_below(double: N
         set_theta(model, theta)
         errors.append(equivariance_error(model, images, Hue(3), [2 * math.pi / 3]).mean)
     assert errors[0] < 1e-10
-    assert errors[0] < 1e-4 < errors[1] < errors[2]
+    assert min(errors[1:]) > 1e-3
 
 
 @pytest.mark.parametrize("config", [SMALL_CNN, SMALL_RESNET], ids=["cnn", "resnet"])
@@ -123,3 +123,16 @@ def test_grey_images_need_the_ordinary_network() -> None:
 def test_nonsense_is_refused(change: dict[str, object], said: str) -> None:
     with pytest.raises(UserError, match=said):
         build(replace(SMALL_RESNET, **change), 3, 5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("config", [COLOR_CNN, COLOR_RESNET_SMALL], ids=["cnn", "resnet"])
+def test_networks_begin_with_the_same_weights_whatever_their_levels(config: ColorConfig) -> None:
+    found = []
+    for level in ("full", "learned", "variational"):
+        torch.manual_seed(4)
+        found.append(build(replace(config, level=level), 3, 10).state_dict())
+    full, *others = found
+    assert all(torch.equal(value, other[key]) for other in others for key, value in full.items())
+    encoders = [value for key, value in others[1].items() if key.endswith("encoder.first.weight")]
+    assert len(encoders) > 1
+    assert not torch.equal(encoders[0].flatten()[:9], encoders[1].flatten()[:9])

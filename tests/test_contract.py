@@ -27,6 +27,7 @@ from vpgcnn import (
     Variational,
     join,
 )
+from vpgcnn.layout import prefer_by_pixel
 
 
 class Chain(nn.Module):
@@ -42,6 +43,11 @@ class Chain(nn.Module):
         if isinstance(out, GroupFeature):
             return out.mean(), out.divergence
         return out, feature.divergence
+
+
+class ByPixel(Chain):
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        return super().forward(prefer_by_pixel(images))
 
 
 class Residual(nn.Module):
@@ -74,6 +80,9 @@ LAYERS = {
     "conv-stride": lambda: _after_lift(GroupConv2d(4, 4, 4, Rotations(4), stride=2, padding=1), Rotations(4)),
     "batch-norm": lambda: _after_lift(GroupBatchNorm(4)),
     "batch-norm-full": lambda: _after_lift(GroupBatchNorm(4), level=Full),
+    "batch-norm-by-pixel": lambda: ByPixel(
+        LiftConv2d(3, 4, 3, Hue(3), level=Variational, padding=1), GroupBatchNorm(4)
+    ),
     "layer-norm": lambda: _after_lift(GroupLayerNorm(4)),
     "dropout": lambda: _after_lift(GroupDropout(0.2)),
     "max-pool": lambda: _after_lift(SpatialPool("max", 2)),

@@ -304,7 +304,7 @@ def test_statistics_are_those_of_the_training_images(tmp_path: Path) -> None:
 
 def test_choices_do_not_depend_on_how_a_batch_is_shared() -> None:
     images = torch.randint(0, 256, (8, 3, 12, 12), dtype=torch.uint8)
-    for kind in ("none", "crop-flip", "resized-crop", "rotate"):
+    for kind in ("none", "shift", "crop-flip", "resized-crop", "rotate"):
         config = DataConfig(augment=kind, hue_jitter=0.3)  # type: ignore[arg-type]
 
         def draw(part: slice, config: DataConfig = config) -> torch.Tensor:
@@ -324,6 +324,15 @@ def test_crops_shift_and_mirror() -> None:
     assert sorted(set(rows.tolist())) == list(range(4, 13))
     assert set(columns.tolist()) == set(range(2, 11)) | set(range(9, 18))
     assert many.flatten(1).float().sum(1).eq(255).all()
+
+
+def test_shifts_continue_the_border() -> None:
+    image = torch.full((1, 3, 20, 20), 90, dtype=torch.uint8)
+    image[..., 8, 6] = 255
+    many = augmented(image.expand(400, 3, 20, 20), DataConfig(augment="shift"), 20, torch.Generator(), slice(400), 400)
+    place = many[:, 0].flatten(1).argmax(1)
+    assert sorted({(int(p) // 20, int(p) % 20) for p in place}) == [(y, x) for y in range(6, 11) for x in range(4, 9)]
+    assert many.flatten(1).float().sum(1).eq(3 * (399 * 90 + 255)).all()
 
 
 # ---------------------------------------------------------------- fetching

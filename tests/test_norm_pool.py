@@ -14,11 +14,13 @@ from vpgcnn import (
     GroupPool,
     Hue,
     LiftConv2d,
+    ReluDropout,
     Rotations,
     SpatialPool,
     join,
 )
 from vpgcnn.distributions import WindowDistribution
+from vpgcnn.layout import by_pixel
 from vpgcnn.testing import assert_equivariant
 
 
@@ -142,6 +144,74 @@ def test_dropout_drops_whole_channels_and_keeps_the_mean() -> None:
     assert torch.equal(per_channel.amin(dim=2), per_channel.amax(dim=2))
     assert out.mean().item() == pytest.approx(1.0, abs=0.03)
     assert drop.eval()(feature) is feature
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("pixels", [False, True])
+def test_relu_and_dropout_in_one(pixels: bool, seed: int | None) -> None:
+    layer, feature = ReluDropout(0.25), random_feature(Hue(3), channels=300)
+    values = (by_pixel_of(feature.values) if pixels else feature.values.clone()).requires_grad_()
+    made = []
+    for _ in range(2):
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        made.append(layer(feature.with_values(values), generator=generator).values)
+    kept = made[0] != 0
+    assert torch.allclose(made[0][kept], values[kept] / (1 - 0.25))
+    assert bool((values[kept] > 0).all())
+    assert abs(float(kept.sum() / (values > 0).sum()) - 0.75) < 0.01
+    assert torch.equal(*made) == (seed is not None)
+    gradient = torch.randn_like(values)
+    made[0].backward(gradient)
+    assert values.grad is not None
+    assert torch.allclose(values.grad, torch.where(kept, gradient / 0.75, 0.0))
+    assert torch.equal(layer.eval()(feature).values, feature.values.relu())
+    assert torch.equal(ReluDropout(0.0)(feature).values, feature.values.relu())
+
+
+# ---------------------------------------------------------------- layout
+
+
+def by_pixel_of(values: torch.Tensor) -> torch.Tensor:
+    return values.permute(0, 3, 4, 1, 2).contiguous().permute(0, 3, 4, 1, 2)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_batch_norm_is_the_same_in_both_layouts(double: None, weighted: bool) -> None:
+    feature, weights = random_feature(Hue(3), batch=5), torch.rand(5, 3)
+    feature = feature.map(lambda x: 3 * x + 7)
+    weights = weights / weights.sum(dim=1, keepdim=True)
+    gradient, found = torch.randn_like(feature.values), []
+    for layout in (torch.Tensor.clone, by_pixel_of):
+        norm = GroupBatchNorm(4)
+        nn.init.uniform_(norm.weight, generator=torch.Generator().manual_seed(1))
+        values, share = layout(feature.values).requires_grad_(), weights.clone().requires_grad_()
+        given = feature.with_values(values)
+        out = norm(weigh(given, share) if weighted else given).values
+        assert by_pixel(out) == by_pixel(values) == (layout is by_pixel_of)
+        out.backward(gradient)
+        calm = norm.eval()(given).values
+        assert by_pixel(calm) == (layout is by_pixel_of)
+        found.append([out, calm, values.grad, norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var])
+        found[-1] += [share.grad] if weighted else []
+    for by_map, pixelwise in zip(*found, strict=True):
+        assert torch.allclose(by_map, pixelwise, atol=1e-12)
+
+
+def test_pixelwise_batch_norm_passes_gradcheck(double: None) -> None:
+    feature, raw = random_feature(Hue(3), size=3), torch.rand(2, 3)
+
+    def run(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        share = weights / weights.sum(dim=1, keepdim=True)
+        return GroupBatchNorm(4)(weigh(feature.with_values(by_pixel_of(values)), share)).values
+
+    assert torch.autograd.gradcheck(run, (feature.values.requires_grad_(), raw.requires_grad_()), fast_mode=True)
+
+
+def test_statistics_of_a_map_far_from_zero() -> None:
+    """A naive E[x²] − E[x]² would lose all digits here."""
+    feature = random_feature(Hue(3), batch=8).map(lambda x: x + 3000)
+    out = GroupBatchNorm(4)(feature.with_values(by_pixel_of(feature.values))).values
+    assert out.std(correction=0).item() == pytest.approx(1, abs=1e-3)
 
 
 # ---------------------------------------------------------------- pools
@@ -272,6 +342,7 @@ def test_a_residual_block_on_moving_elements() -> None:
     [
         (lambda: GroupBatchNorm(3)(random_feature(Hue(3))), "expected 3 channels, got 4"),
         (lambda: GroupDropout(1.0), "got 1.0"),
+        (lambda: ReluDropout(-0.1), "got -0.1"),
         (lambda: SpatialPool("median", 2), "got 'median'"),
         (lambda: SpatialPool("max", 0), "got 0"),
         (lambda: GroupPool("sum"), "got 'sum'"),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vpgcnn.errors import UserError
-from vpgcnn.objective import DualWeight, Elbo, KlSchedule
+from vpgcnn.objective import DualWeight, Elbo, KlSchedule, log_shares
 
 
 def test_terms_are_means_in_nats() -> None:
@@ -17,6 +17,25 @@ def test_terms_are_means_in_nats() -> None:
     assert elbo.nll.item() == pytest.approx((math.log(2) + math.log(4)) / 2)
     assert elbo.kl.item() == 2.0
     assert elbo.total(0.5).item() == pytest.approx(elbo.nll.item() + 1.0)
+
+
+def test_with_the_shares_of_classes_the_best_logits_are_those_of_equal_classes() -> None:
+    """Labels that do not depend on the image, 9 of one class and 1 of another: then nothing is left to learn."""
+    labels = torch.tensor([0] * 9 + [1])
+    shares = log_shares(labels, 3)
+    assert shares.exp().tolist() == pytest.approx([9 / 11, 1 / 11, 1 / 11])  # a class without images counts as one
+    logits = torch.zeros(2, requires_grad=True)
+    for prior, best in ((None, [0.9, 0.1]), (log_shares(labels, 2), [0.5, 0.5])):
+        optimiser = torch.optim.LBFGS([logits], max_iter=50)
+
+        def loss(prior: torch.Tensor | None = prior, optimiser: torch.optim.Optimizer = optimiser) -> float:
+            optimiser.zero_grad()
+            nll = Elbo.of((logits.expand(10, 2), torch.zeros(10)), labels, prior).nll
+            nll.backward()
+            return float(nll)
+
+        optimiser.step(loss)
+        assert logits.softmax(0).tolist() == pytest.approx(best, abs=1e-3)
 
 
 def test_lambda_is_held_ramped_and_constant() -> None:

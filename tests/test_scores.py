@@ -10,6 +10,8 @@ import torchmetrics.functional as tm
 
 from vpgcnn import Hue
 from vpgcnn.analysis import brier, calibration_error, nll, orbit_probabilities, probabilities
+from vpgcnn.data import load
+from vpgcnn.data.base import Split
 
 
 def some(images: int = 300, classes: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
@@ -93,3 +95,42 @@ def test_the_color_experiment_on_a_few_digits(tmp_path: Path) -> None:
     text = target.with_suffix(".md").read_text()
     assert "vp3 − ce3, paired" in text
     assert text.count("\n| ") == 1 + len(arms)
+
+
+def test_single_flowers_are_followed_and_drawn(garden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six flowers, of two classes that are shown: their curves are those of the network, and the figures show them."""
+    from vpgcnn.experiments import colors
+    from vpgcnn.models import build
+    from vpgcnn.report.colors import confidence, errors
+    from vpgcnn.training.loop import make_card
+    from vpgcnn.training.progress import Quiet
+    from vpgcnn.training.recipes import recipe
+
+    config = recipe("flowers102")
+    config = replace(config, data=replace(config.data, size=32), model=replace(config.model, width=6))
+    dataset = load(config.data, garden)
+    images = torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8)
+    dataset = replace(dataset, test=Split(images, dataset.test.labels.repeat(4)))
+    shown = tuple(dataset.classes[int(label)] for label in dataset.test.labels.unique())
+    monkeypatch.setattr(colors, "SHOWN", {"flowers102": shown})
+    rows = []
+    for arm, level in (("vp3", "variational"), ("ce3", "full")):
+        chosen = replace(config, model=replace(config.model, level=level))
+        card = make_card(chosen, dataset)
+        torch.manual_seed(0)
+        model = build(chosen.model, 3, len(dataset.classes)).eval()
+        row = {"arm": arm, "seed": 0, **colors.measure_colors(model, card, dataset, Quiet())}
+        rows.append(row)
+        assert [example["class"] for example in row["examples"]] == list(shown)
+        first = row["examples"][0]
+        label = dataset.classes.index(shown[0])
+        image = dataset.test.images[dataset.test.labels == label][:1]
+        upright = model(card.standardised(image))[0].softmax(1)[0, label].item()
+        assert first["shifts"][12] == 0
+        assert first["confidence"][0][12] == pytest.approx(upright, abs=1e-4)
+        assert first["confidence"][0][0] == pytest.approx(first["confidence"][0][-1], abs=1e-3)  # half way round
+        assert bool(first["theta"]) == (arm == "vp3")
+    drawn = confidence(rows)
+    assert all(f">{name}: confidence" in drawn for name in shown)
+    there = int(dataset.test.labels.unique().numel())
+    assert errors(rows, dataset.classes).count("<rect") == 2 * 2 * there

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vpgcnn.groups import O2, SO2, Dihedral, Group, Hue, Product, Rotations
     from vpgcnn.kernels import SirenKernel, TableKernel
     from vpgcnn.levels import Full, GumbelSoftmax, Learned, Pathwise, RankedSoftmax, Variational, Window
-    from vpgcnn.norm import GroupBatchNorm, GroupDropout, GroupLayerNorm
+    from vpgcnn.norm import GroupBatchNorm, GroupDropout, GroupLayerNorm, ReluDropout
     from vpgcnn.pool import GroupPool, SpatialPool, join
 
 __version__ = "0.2.0"
@@ -39,6 +39,7 @@ __all__ = [
     "Pathwise",
     "Product",
     "RankedSoftmax",
+    "ReluDropout",
     "Rotations",
     "SirenKernel",
     "SpatialPool",
@@ -60,7 +61,7 @@ _HOMES = {
     "groups": ("O2", "SO2", "Dihedral", "Group", "Hue", "Product", "Rotations"),
     "kernels": ("SirenKernel", "TableKernel"),
     "levels": ("Full", "GumbelSoftmax", "Learned", "Pathwise", "RankedSoftmax", "Variational", "Window"),
-    "norm": ("GroupBatchNorm", "GroupDropout", "GroupLayerNorm"),
+    "norm": ("GroupBatchNorm", "GroupDropout", "GroupLayerNorm", "ReluDropout"),
     "pool": ("GroupPool", "SpatialPool", "join"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -24,6 +24,7 @@ from vpgcnn.distributions import Distribution, WindowDistribution, midpoints, st
 from vpgcnn.features import GroupFeature
 from vpgcnn.groups import Group, check_rgb, wrap
 from vpgcnn.kernels import KernelFactory, SirenKernel, TableKernel, check_whole, default_kernel
+from vpgcnn.layout import by_pixel
 from vpgcnn.levels import Full, LevelFactory
 from vpgcnn.own import Steps, convolve_own
 from vpgcnn.precision import full_precision, uniform
@@ -176,6 +177,8 @@ class _GroupConvolution(nn.Module):
         """Whether to take the cyclic path for this map."""
         if not (self.cyclic and isinstance(self.kernel, TableKernel)):
             return False
+        if by_pixel(values) and not cyclic.pays_anywhere(self.kernel):
+            return False  # a narrow convolution that needs no reordering is faster still
         return cyclic.pays(self.kernel, self._positions(values.shape[-2]) * self._positions(values.shape[-1]))
 
     @property

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from vpgcnn.encoders import Standardise
 from vpgcnn.features import GroupFeature
+from vpgcnn.layout import by_pixel, flat, laid_out_as, over, sums, unflat
 from vpgcnn.precision import full_precision, uniform
 from vpgcnn.processes import across, sum_over_processes
 
-__all__ = ["GroupBatchNorm", "GroupDropout", "GroupLayerNorm", "synchronise"]
+__all__ = ["GroupBatchNorm", "GroupDropout", "GroupLayerNorm", "ReluDropout", "synchronise"]
 
 
 def _check_channels(feature: GroupFeature, channels: int) -> None:
@@ -23,8 +24,10 @@ def _check_channels(feature: GroupFeature, channels: int) -> None:
 
 def _affine(values: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """values·scale + shift, both `(C,)` or `(B, C)`."""
+    rows, shape = flat(values), values.shape
+    wide = [over(each.reshape(-1, shape[1], 1), rows, shape) for each in (scale, shift)]
     # Two passes, and faster than addcmul: with an operand that is the same along a map it takes the slow way.
-    return (values * scale[..., None, None, None]).add_(shift[..., None, None, None])
+    return unflat((rows * wide[0]).add_(wide[1]), shape)
 
 
 class GroupBatchNorm(nn.Module):
@@ -54,12 +57,16 @@ class GroupBatchNorm(nn.Module):
         if self.training:
             self.num_batches_tracked.add_(1)
         synchronised = self.synchronised and across()
-        if self.training and (feature.weights is not None or synchronised):
+        if self.training and (feature.weights is not None or synchronised or by_pixel(feature.values)):
             weights = feature.weights
             if weights is None:
                 weights = self.weight.new_full((feature.shape[0], feature.shape[2]), 1 / feature.shape[2])
             return feature.with_values(self._weighted(feature.values, weights, synchronised))
-        flat = F.batch_norm(
+        if by_pixel(feature.values):
+            scale = self.weight * (self.running_var + self.eps).rsqrt()
+            shift = self.bias - self.running_mean * scale
+            return feature.with_values(_affine(feature.values, scale.to(feature.dtype), shift.to(feature.dtype)))
+        normed = F.batch_norm(
             feature.values.flatten(2),
             self.running_mean,
             self.running_var,
@@ -69,7 +76,7 @@ class GroupBatchNorm(nn.Module):
             self.momentum,
             self.eps,
         )
-        return feature.with_values(flat.view_as(feature.values))
+        return feature.with_values(normed.view_as(feature.values))
 
     def _weighted(self, values: Tensor, weights: Tensor, synchronised: bool) -> Tensor:
         with full_precision(values.device):
@@ -116,16 +123,24 @@ class _WeightedNorm(torch.autograd.Function):
         values: Tensor, share: Tensor, weight: Tensor, bias: Tensor, eps: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         positions = values.shape[-2] * values.shape[-1]
+        rows, shape = flat(values), values.shape
         # A few images at a time, which then are in the cache. As var_mean, and many times faster on a CPU.
-        centres, spreads = [], []
-        for some in _parts(values):
-            centres.append(some.sum(dim=(-2, -1)) / positions)
-            spreads.append(torch.linalg.vector_norm(some - centres[-1][..., None, None], dim=(-2, -1)))
-        centre, spread = torch.cat(centres), torch.cat(spreads).square() / positions
-        mean = (centre * share).sum(dim=(0, 2))
-        var = (((centre - mean[:, None]).square() + spread) * share).sum(dim=(0, 2))
+        if by_pixel(values):
+            centre = sums(rows, shape) / positions
+            mean = (centre * share).sum(dim=(0, 2))
+            wide = over(mean[None, :, None], rows, shape)
+            apart = torch.cat([sums((some - wide).square_(), shape) for some in _parts(rows)]) / positions
+        else:
+            centres, spreads = [], []
+            for some in _parts(rows):
+                centres.append(sums(some, shape) / positions)
+                spreads.append(torch.linalg.vector_norm(some - centres[-1][..., None, None], dim=(-2, -1)))
+            centre = torch.cat(centres)
+            mean = (centre * share).sum(dim=(0, 2))
+            apart = (centre - mean[:, None]).square() + torch.cat(spreads).square() / positions
+        var = (apart * share).sum(dim=(0, 2))
         scale = weight * (var + eps).rsqrt()
-        return _affine(values, scale, bias - mean * scale), mean, var, centre, spread
+        return _affine(values, scale, bias - mean * scale), mean, var, centre, apart
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
@@ -137,13 +152,14 @@ class _WeightedNorm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
         # With x̂ = (x − μ)r, A = Σg and B = Σgx̂ of a channel, and the probability p of each value:
         # dL/dx = wr(g − pA − px̂B), dL/dμ = −wrA, dL/dσ² = −wr²B/2, dL/dp = x·dL/dμ + (x − μ)²·dL/dσ².
-        values, share, weight, mean, var, centre, spread = ctx.saved_tensors
-        positions = values.shape[-2] * values.shape[-1]
-        grad = grads[0]
+        values, share, weight, mean, var, centre, apart = ctx.saved_tensors
+        shape = values.shape
+        positions = shape[-2] * shape[-1]
+        rows, grad = flat(values), flat(laid_out_as(grads[0], values))
         along, total = torch.zeros_like(mean), torch.zeros_like(mean)
-        for some, own in zip(_parts(grad), _parts(values), strict=True):
-            along += (some * own).sum(dim=(-2, -1)).sum(dim=(0, 2))
-            total += some.sum(dim=(-2, -1)).sum(dim=(0, 2))
+        for some, own in zip(_parts(grad), _parts(rows), strict=True):
+            along += sums(some * own, shape).sum(dim=(0, 2))
+            total += sums(some, shape).sum(dim=(0, 2))
         inverse = (var + ctx.eps).rsqrt()
         slope = (along - mean * total) * inverse
         scale = weight * inverse
@@ -151,15 +167,15 @@ class _WeightedNorm(torch.autograd.Function):
         probability = share / positions
         factor = -steep[:, None] * probability
         constant = (steep * mean - scale * total)[:, None] * probability
-        to_values = torch.empty_like(values)
+        to_values = torch.empty_like(rows)
+        slopes = over(scale[None, :, None], rows, shape)
         for into, some, own, *terms in zip(
-            *map(_parts, (to_values, grad, values)), _parts(constant, values), _parts(factor, values), strict=True
+            *map(_parts, (to_values, grad, rows)), _parts(constant, rows), _parts(factor, rows), strict=True
         ):
-            torch.mul(own, terms[1][..., None, None], out=into)
-            into.add_(terms[0][..., None, None]).addcmul_(scale[:, None, None, None], some)
-        apart = (centre - mean[:, None]).square() + spread
+            plus, times = (over(term, rows, shape) for term in terms)
+            torch.mul(own, times, out=into).add_(plus).addcmul_(slopes, some)
         to_share = -(centre * (scale * total)[:, None] + apart * (steep / 2)[:, None]).sum(dim=1, keepdim=True)
-        return to_values, to_share, slope, total, None
+        return unflat(to_values, shape), to_share, slope, total, None
 
 
 def _parts(tensor: Tensor, like: Tensor | None = None) -> tuple[Tensor, ...]:
@@ -232,3 +248,58 @@ class GroupDropout(nn.Module):
 
     def extra_repr(self) -> str:
         return f"p={self.p}, each={self.each}"
+
+
+class ReluDropout(nn.Module):
+    """A ReLU, then dropout of each number by itself: equivariant in distribution, and a ReLU alone in evaluation.
+
+    As `nn.Dropout(p)` after a ReLU, in half the time on a CPU: one pass for both, another for the gradient, which
+    needs no mask, and random numbers of 16 bits (so that p is met to 1e-5).
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        if not 0 <= p < 1:
+            raise ValueError(f"p must be in [0, 1), got {p}")
+        self.p = p
+
+    def forward(self, feature: GroupFeature, *, generator: torch.Generator | None = None) -> GroupFeature:
+        if not self.training or self.p == 0:
+            return feature.map(F.relu)
+        if feature.device.type != "cpu" or torch.compiler.is_compiling():
+            return GroupDropout(self.p, each=True)(feature.map(F.relu), generator=generator)
+        values = feature.values if by_pixel(feature.values) else feature.values.contiguous()
+        out: Tensor = _ReluDrop.apply(values, _bits(values, generator), self.p)
+        return feature.with_values(out)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+def _bits(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """16 random bits for each number of a tensor, as whole numbers from −2¹⁵ on, laid out as the tensor is."""
+    many = torch.empty(like.numel() // 4 + 1, dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    return many.view(torch.int16).as_strided(like.shape, like.stride())
+
+
+class _ReluDrop(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(values: Tensor, bits: Tensor, p: float) -> Tensor:
+        dropped = round(p * 2**16)
+        out = torch.empty_like(values)
+        for into, some, random in zip(*map(_parts, (out, values, bits)), strict=True):
+            torch.clamp(some, min=0, out=into)
+            into.mul_(random >= dropped - 2**15).mul_(2**16 / (2**16 - dropped))
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.scale = 2**16 / (2**16 - round(inputs[2] * 2**16))
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (output,) = ctx.saved_tensors
+        return torch.ops.aten.threshold_backward(grads[0], output, 0).mul_(ctx.scale), None, None

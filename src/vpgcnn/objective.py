@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vpgcnn.errors import UserError
 
-__all__ = ["DualWeight", "Elbo", "KlSchedule"]
+__all__ = ["DualWeight", "Elbo", "KlSchedule", "log_shares"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,14 +32,28 @@ class Elbo:
     kl: Tensor
 
     @classmethod
-    def of(cls, prediction: tuple[Tensor, Tensor], labels: Tensor) -> Elbo:
-        """From a network's (logits `(B, classes)`, divergence `(B,)`) and labels `(B,)`."""
+    def of(cls, prediction: tuple[Tensor, Tensor], labels: Tensor, prior: Tensor | None = None) -> Elbo:
+        """From a network's (logits `(B, classes)`, divergence `(B,)`) and labels `(B,)`.
+
+        prior: `(classes,)`, added to the logits before the loss, see `log_shares`.
+        """
         logits, divergence = prediction
-        return cls(F.cross_entropy(logits.float(), labels), divergence.float().mean())
+        logits = logits.float() if prior is None else logits.float() + prior
+        return cls(F.cross_entropy(logits, labels), divergence.float().mean())
 
     def total(self, weight: float = 1.0) -> Tensor:
         """nll + λ·kl: what training makes small."""
         return self.nll + weight * self.kl
+
+
+def log_shares(labels: Tensor, classes: int) -> Tensor:
+    """The log share of each class among labels `(N,)`, `(classes,)`; a class without any counts as one image.
+
+    Added to the logits in training, it stands for how frequent the classes are there, so that the network need not
+    learn that: without it, predictions are then those for classes that are equally frequent (Menon et al., 2021).
+    """
+    counts = torch.bincount(labels, minlength=classes).clamp_min(1)
+    return (counts / counts.sum()).log()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from vpgcnn.hsv import shift_hue
 
 __all__ = ["augmented"]
 
-SHIFT = 4
+SHIFTS = {"shift": (2, "replicate"), "crop-flip": (4, "constant")}
+"""By how many pixels at most, and what comes in: more of the border, or black."""
 LEAST = 0.25
 """Of an image's area in a random part of it."""
 
@@ -45,10 +46,13 @@ def _moved(
     if config.augment == "resized-crop":
         chosen = torch.rand(whole, 5, generator=generator)[part]
         return _bytes(_cropped(images.float(), chosen, size))
-    if config.augment == "crop-flip":
-        shift = torch.randint(0, 2 * SHIFT + 1, (whole, 2), generator=generator)[part]
-        mirror = torch.rand(whole, generator=generator)[part] < 0.5
-        return _shifted(torch.where(mirror[:, None, None, None], images.flip(-1), images), shift)
+    if config.augment in SHIFTS:
+        most, border = SHIFTS[config.augment]
+        shift = torch.randint(0, 2 * most + 1, (whole, 2), generator=generator)[part]
+        if config.augment == "crop-flip":
+            mirror = torch.rand(whole, generator=generator)[part] < 0.5
+            images = torch.where(mirror[:, None, None, None], images.flip(-1), images)
+        return _shifted(F.pad(images.float(), (most,) * 4, border).to(torch.uint8), shift, images.shape)
     if config.augment == "rotate":
         if not 0 <= config.max_angle <= 180:
             raise UserError(f"max_angle is in degrees, from 0 to 180, got {config.max_angle}")
@@ -75,10 +79,9 @@ def _cropped(images: Tensor, chosen: Tensor, size: int) -> Tensor:
     return F.grid_sample(images, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
 
 
-def _shifted(images: Tensor, shift: Tensor) -> Tensor:
-    """Each image moved by up to SHIFT pixels each way, black where nothing was."""
-    batch, channels, height, width = images.shape
-    padded = F.pad(images, (SHIFT,) * 4)
+def _shifted(padded: Tensor, shift: Tensor, shape: torch.Size) -> Tensor:
+    """The part of this shape of each padded image, from its own shift `(B, 2)` on."""
+    batch, channels, height, width = shape
     rows = (shift[:, :1] + torch.arange(height)).view(batch, 1, height, 1)
     columns = (shift[:, 1:] + torch.arange(width)).view(batch, 1, 1, width)
     index = torch.arange(batch).view(-1, 1, 1, 1), torch.arange(channels).view(1, -1, 1, 1), rows, columns

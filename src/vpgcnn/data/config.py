@@ -24,9 +24,9 @@ class DataConfig:
     """Use only so many training images (after the validation part was taken away)."""
     size: int | None = None
     """Resize images of a folder or of Flowers102 to size × size pixels; none: that of the first image, or 64."""
-    augment: Literal["none", "crop-flip", "resized-crop", "rotate"] = "none"
-    """Training images: none as they are; crop-flip: shifted by up to 4 pixels, mirrored; resized-crop: a random part
-    of the image, mirrored; rotate: turned at random."""
+    augment: Literal["none", "shift", "crop-flip", "resized-crop", "rotate"] = "none"
+    """Training images: none as they are; shift: by up to 2 pixels; crop-flip: by up to 4, and mirrored;
+    resized-crop: a random part of the image, mirrored; rotate: turned at random."""
     hue_jitter: float = 0.0
     """Largest random hue shift of training images (HSV), as a share of the circle: 0.5 is any hue."""
     max_angle: float = 15.0

@@ -26,6 +26,10 @@ SHIFTS = 12
 TAIL = 10
 """A class with at most so many training images is one of the tail."""
 ORBIT_IMAGES = 1500
+SHOWN = {"flowers102": ("barberton daisy", "snapdragon")}
+"""Classes of which single images are followed along the circle."""
+FOLLOWED, STEPS = 8, 24
+"""How many images of each of them, by how many shifts."""
 
 
 def measure_colors(model: nn.Module, card: Card, dataset: Dataset, progress: Quiet) -> dict[str, Any]:
@@ -63,9 +67,28 @@ def measure_colors(model: nn.Module, card: Card, dataset: Dataset, progress: Qui
         row[f"confidence_{kind}"] = _by_class(moved, labels[some], len(dataset.classes))
         if kind == "linear":
             row["invariance_error"] = _errors(moved, labels[some], len(dataset.classes), card.model.elements)
+    row["examples"] = []
+    for name in SHOWN.get(dataset.name, ()):
+        label = dataset.classes.index(name)
+        some = images[labels == label][:FOLLOWED]
+        row["examples"].append({"class": name, **_followed(predict, model, card, some, label)})
     theta = read_theta(model, card.standardised(dataset.test.images.to(device)), all_levels=True)
     row["theta"] = {layer: _spread(values[:, 0], labels) for layer, values in theta.items()}
     return row
+
+
+def _followed(
+    predict: Callable[[Tensor], Tensor], model: nn.Module, card: Card, images: Tensor, label: int
+) -> dict[str, Any]:
+    """Of single images: the confidence in their class at each HSV shift from −½ to ½ of the circle, and their θ."""
+    shifts = [step / STEPS - 0.5 for step in range(STEPS + 1)]
+    chances = orbit_probabilities(predict, images, [_hsv(share) for share in shifts])[:, :, label]
+    theta = read_theta(model, card.standardised(images * 255))
+    return {
+        "shifts": [round(share, 4) for share in shifts],
+        "confidence": [[round(value, 4) for value in curve] for curve in chances.t().tolist()],
+        "theta": {layer: [round(value, 4) for value in values[:, 0].tolist()] for layer, values in theta.items()},
+    }
 
 
 def _by_class(moved: Tensor, labels: Tensor, classes: int) -> list[list[float] | None]:

@@ -125,9 +125,14 @@ def page(result: dict[str, Any], experiment: Experiment) -> str:
     data = rows[0]["data"][0].split(" from ")[0]
     config = rows[0]["config"]
     about = f"{experiment.about[0].upper()}{experiment.about[1:]}."
-    budget = f"{config['epochs']} epochs of batches of {config['batch_size']}, {rows[0]['steps']} steps"
-    others = {row["arm"]: row["steps"] for row in rows if row["steps"] != rows[0]["steps"]}
-    budget += "".join(f" ({arm}: {steps})" for arm, steps in others.items())
+    budget = f"{config['epochs']} epochs of batches of {config['batch_size']}, "
+    if experiment.draws:
+        steps = [row["steps"] for row in rows]
+        budget += f"{min(steps)} to {max(steps)} steps, as a draw is small or large"
+        data = "a seed is also the number of the draw"
+    else:
+        others = {row["arm"]: row["steps"] for row in rows if row["steps"] != rows[0]["steps"]}
+        budget += f"{rows[0]['steps']} steps" + "".join(f" ({arm}: {steps})" for arm, steps in others.items())
     return (
         f"# {result['name']} (preset {result['preset']})\n\n{about}\n\nWritten by `{result['command']}`; do not edit.\n"
         f"Data: {data}. Budget of each arm: {budget}. Tested: {CHOSEN[config['select']]}. "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from vpgcnn.errors import UserError
@@ -14,6 +15,7 @@ from vpgcnn.levels import (
     Full,
     GumbelSoftmax,
     Learned,
+    Level,
     LevelFactory,
     Pathwise,
     RankedSoftmax,
@@ -22,7 +24,7 @@ from vpgcnn.levels import (
 )
 from vpgcnn.models.config import FamilyName, GroupName, LevelName
 
-__all__ = ["Placement", "Prediction", "group_of"]
+__all__ = ["Placement", "Prediction", "aside", "group_of"]
 
 
 class Prediction(NamedTuple):
@@ -91,6 +93,21 @@ class Placement:
         unknown = [name for name in self.where if not any(_covers(name, layer) for layer in self.seen)]
         if self.level in self.placed and unknown:
             raise UserError(f"no layer is called {unknown[0]!r}: choose from {', '.join(self.seen)}")
+
+
+def aside(make: LevelFactory) -> LevelFactory:
+    """A level whose random numbers are its own.
+
+    Networks then begin with the same weights for the same seed whatever their levels, so that a comparison of
+    levels is not one of beginnings.
+    """
+
+    def made(group: Group, channels: int, points: int | None) -> Level:
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(int(torch.randint(2**62, ())))
+            return make(group, channels, points)
+
+    return made
 
 
 def _covers(name: str, layer: str) -> bool:

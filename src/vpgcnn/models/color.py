@@ -13,10 +13,11 @@ from vpgcnn.errors import UserError
 from vpgcnn.features import GroupFeature
 from vpgcnn.groups import Group, Hue, Rotations
 from vpgcnn.kernels import TableKernel
+from vpgcnn.layout import prefer_by_pixel
 from vpgcnn.levels import Full
-from vpgcnn.models.base import Placement, Prediction
+from vpgcnn.models.base import Placement, Prediction, aside
 from vpgcnn.models.config import ColorConfig
-from vpgcnn.norm import GroupBatchNorm, GroupDropout
+from vpgcnn.norm import GroupBatchNorm, ReluDropout
 from vpgcnn.pool import GroupPool, SpatialPool, join
 
 __all__ = ["ColorCNN", "ColorResNet"]
@@ -35,9 +36,9 @@ class _Maker:
         )
 
     def lift(self, inner: int, outer: int, name: str, size: int, stride: int = 1, padding: int = 0) -> LiftConv2d:
+        level = aside(self.place(name)) if self.group.order != 1 else Full
         return LiftConv2d(
-            inner, outer, size, self.group,
-            level=self.place(name) if self.group.order != 1 else Full, stride=stride, padding=padding, bias=False,
+            inner, outer, size, self.group, level=level, stride=stride, padding=padding, bias=False
         )  # fmt: skip
 
     def conv(
@@ -45,7 +46,7 @@ class _Maker:
     ) -> GroupConv2d:
         """plain: on the trivial group, after the hues were pooled away."""
         group = Rotations(1) if plain else self.group
-        level = self.place(name)
+        level = aside(self.place(name))
         separable = self.config.separable and group.order != 1
         return GroupConv2d(
             inner, outer, size, group, level=level if group.order != 1 else Full, sees=self.config.sees,
@@ -70,17 +71,18 @@ class ColorCNN(nn.Module):
             self.add_module(f"conv{number}", make.conv(width, width, f"conv{number}", 4 if number == 7 else 3))
         make.place.check()
         self.norms = nn.ModuleList(GroupBatchNorm(width) for _ in range(7))
-        self.dropout = GroupDropout(config.dropout, each=True)
+        self.relu = ReluDropout(config.dropout)
         self.pool = SpatialPool("max", 2)
         self.group_pool = GroupPool(config.group_pool)
         self.head = nn.Linear(width * (config.elements if config.group_pool == "flatten" else 1), classes)
 
     def forward(self, images: Tensor) -> Prediction:
         """Images `(B, C, H, W)` to logits `(B, classes)` and the KL of the levels `(B,)`."""
-        x: GroupFeature = self.norms[0](self.conv1(images)).map(F.relu)
+        x: GroupFeature = self.norms[0](self.conv1(prefer_by_pixel(images)))
         for number, norm in enumerate(self.norms[1:], start=2):
-            x = norm(self.get_submodule(f"conv{number}")(self.dropout(x)))
-            x = self.pool(x).map(F.relu) if number == 2 else x.map(F.relu)
+            x = norm(self.get_submodule(f"conv{number}")(self.relu(x)))
+            x = self.pool(x) if number == 2 else x
+        x = x.map(F.relu)
         return Prediction(self.head(self.group_pool(x).mean(dim=(-2, -1))), x.divergence)
 
 

@@ -124,8 +124,8 @@ DIGITS = SE2Config(
     sees="output", stem_stride=2, disc=True, smooth=0.8, group_pool="mean", hidden=32, omega=4.0,
 )  # fmt: skip
 """The small SE(2) net for MNIST67-180. Its last kernel is as large as its map: nothing of the frame is left."""
-COLOR_CNN = ColorConfig()
-"""The 7-layer colour CNN of ColorMNIST."""
+COLOR_CNN = ColorConfig(initial=1.0)
+"""The 7-layer colour CNN of ColorMNIST. Levels begin at all of the group: that is right here for most images."""
 COLOR_RESNET = ColorConfig(shape="resnet", where=("lift", "stage4"), width=64, group_pool="max", dropout=0.0)
 """The colour ResNet18 of Flowers102."""
 COLOR_RESNET_SMALL = ColorConfig(shape="resnet", where=("lift", "stage4"), width=24, group_pool="max", dropout=0.0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["COLORS", "STYLE", "Curve", "legend", "plot", "sheet", "window"]
+__all__ = ["COLORS", "HUE", "ROTATION", "STYLE", "Axis", "Curve", "bars", "legend", "plot", "sheet", "window"]
 
 STYLE = """
 svg { --ink: #1b1f24; --line: #d8dce2 }
@@ -34,27 +34,52 @@ class Curve:
     dashed: bool = False
 
 
-def plot(title: str, angles: Sequence[float], curves: Sequence[Curve], *, width: int = 460, height: int = 300) -> str:
-    """Confidence in [0, 1] against an angle in degrees."""
-    left, right, top, bottom = 52, 24, 34, 44
-    lowest, highest = min(angles), max(angles)
+@dataclass(frozen=True)
+class Axis:
+    """What a plot is drawn against: its name, and the values with the texts that stand there."""
 
-    def x(angle: float) -> float:
-        return left + (angle - lowest) / (highest - lowest) * (width - left - right)
+    name: str
+    ticks: Sequence[tuple[float, str]]
+
+
+ROTATION = Axis("rotation of the image", [(angle, f"{angle}°") for angle in range(-180, 181, 90)])
+HUE = Axis("hue shift, as a share of the circle", [(share / 4, f"{share / 4:g}") for share in range(-2, 3)])
+
+
+def plot(
+    title: str,
+    places: Sequence[float],
+    curves: Sequence[Curve],
+    *,
+    axis: Axis = ROTATION,
+    faint: Sequence[Sequence[float]] = (),
+    width: int = 460,
+    height: int = 300,
+) -> str:
+    """Confidence in [0, 1] against a shift; faint: thin lines in the first curve's colour."""
+    left, right, top, bottom = 52, 24, 34, 44
+    lowest, highest = min(places), max(places)
+
+    def x(place: float) -> float:
+        return left + (place - lowest) / (highest - lowest) * (width - left - right)
 
     def y(value: float) -> float:
         return top + (1 - value) * (height - top - bottom)
 
     def points(values: Sequence[float]) -> str:
-        return " ".join(f"{x(a):.1f},{y(v):.1f}" for a, v in zip(angles, values, strict=True))
+        return " ".join(f"{x(a):.1f},{y(v):.1f}" for a, v in zip(places, values, strict=True))
 
     parts = [f'<text x="{left}" y="20" class="title">{escape(title)}</text>']
     for value in (0, 0.25, 0.5, 0.75, 1):
         parts.append(f'<line x1="{left}" x2="{width - right}" y1="{y(value):.1f}" y2="{y(value):.1f}" class="grid"/>')
         parts.append(f'<text x="{left - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:g}</text>')
-    for angle in range(-180, 181, 90):
-        parts.append(f'<line x1="{x(angle):.1f}" x2="{x(angle):.1f}" y1="{top}" y2="{height - bottom}" class="grid"/>')
-        parts.append(f'<text x="{x(angle):.1f}" y="{height - bottom + 16}" text-anchor="middle">{angle}°</text>')
+    for place, text in axis.ticks:
+        parts.append(f'<line x1="{x(place):.1f}" x2="{x(place):.1f}" y1="{top}" y2="{height - bottom}" class="grid"/>')
+        parts.append(f'<text x="{x(place):.1f}" y="{height - bottom + 16}" text-anchor="middle">{text}</text>')
+    parts += [
+        f'<polyline points="{points(line)}" fill="none" stroke="{COLORS[0]}" stroke-width="1" opacity="0.35"/>'
+        for line in faint
+    ]
     for color, curve in zip(COLORS, curves, strict=False):
         if curve.low is not None and curve.high is not None:
             there, back = points(curve.high), " ".join(reversed(points(curve.low).split()))
@@ -66,7 +91,7 @@ def plot(title: str, angles: Sequence[float], curves: Sequence[Curve], *, width:
             f"<title>{escape(curve.name)}</title></polyline>"
         )
     middle = (left + width - right) / 2
-    parts.append(f'<text x="{middle}" y="{height - 8}" text-anchor="middle">rotation of the image</text>')
+    parts.append(f'<text x="{middle}" y="{height - 8}" text-anchor="middle">{escape(axis.name)}</text>')
     return _svg(width, height, parts)
 
 
@@ -81,13 +106,51 @@ def legend(names: Sequence[str], dashed: Sequence[bool]) -> str:
     return _svg(at, 20, parts)
 
 
-def sheet(drawings: Sequence[str], below: str, *, width: int = 460, height: int = 300) -> str:
-    """Drawings of one size side by side over a legend, as a file that stands by itself."""
+def sheet(
+    drawings: Sequence[str], below: str, *, width: int = 460, height: int = 300, columns: int | None = None
+) -> str:
+    """Drawings of one size side by side, or in columns, over a legend: a file that stands by itself."""
+    columns = columns or len(drawings)
+    rows = math.ceil(len(drawings) / columns)
     parts = [f"<style>{STYLE}</style>"]
     for place, drawing in enumerate(drawings):
-        parts.append(drawing.replace("<svg ", f'<svg x="{place * width}" y="0" ', 1))
-    parts.append(below.replace("<svg ", f'<svg x="52" y="{height + 4}" ', 1))
-    return _svg(width * len(drawings), height + 30, parts)
+        row, column = divmod(place, columns)
+        parts.append(drawing.replace("<svg ", f'<svg x="{column * width}" y="{row * height}" ', 1))
+    parts.append(below.replace("<svg ", f'<svg x="52" y="{rows * height + 4}" ', 1))
+    return _svg(width * columns, rows * height + 30, parts)
+
+
+def bars(
+    title: str,
+    series: Sequence[tuple[str, Sequence[tuple[float, float]]]],
+    names: Sequence[str],
+    *,
+    width: int = 920,
+    height: int = 240,
+) -> str:
+    """For each class a bar from its lowest to its highest value in [0, 1], the series beside each other."""
+    left, right, top, bottom = 52, 24, 34, 44
+    step = (width - left - right) / len(names)
+    thick = 0.8 * step / len(series)
+
+    def y(value: float) -> float:
+        return top + (1 - value) * (height - top - bottom)
+
+    parts = [f'<text x="{left}" y="20" class="title">{escape(title)}</text>']
+    for value in (0, 0.25, 0.5, 0.75, 1):
+        parts.append(f'<line x1="{left}" x2="{width - right}" y1="{y(value):.1f}" y2="{y(value):.1f}" class="grid"/>')
+        parts.append(f'<text x="{left - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:g}</text>')
+    for place, (color, (arm, ends)) in enumerate(zip(COLORS, series, strict=False)):
+        for number, (name, (low, high)) in enumerate(zip(names, ends, strict=True)):
+            at, tall = left + number * step + place * thick, max(y(low) - y(high), 0.8)
+            parts.append(
+                f'<rect x="{at:.1f}" y="{y(high):.1f}" width="{thick:.1f}" height="{tall:.1f}" fill="{color}">'
+                f"<title>{escape(f'{name}, {arm}: {low:.2f} to {high:.2f}')}</title></rect>"
+            )
+    middle = (left + width - right) / 2
+    said = f"{len(names)} classes, in the order of the last network's largest error"
+    parts.append(f'<text x="{middle}" y="{height - 8}" text-anchor="middle">{said}</text>')
+    return _svg(width, height, parts)
 
 
 def window(title: str, theta: float, low: float, high: float, *, size: int = 170) -> str:

@@ -48,6 +48,8 @@ class ObjectiveConfig:
     """Classification loss, in nats, up to which windows are opened (dual)."""
     speed: float = 0.03
     """λ is multiplied by exp(± speed) at each step (dual)."""
+    balance: float = 0.0
+    """For long tails: 1 trains for a test in which all classes are equally frequent, 0 for one like the training."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from vpgcnn.data.augment import augmented
 from vpgcnn.errors import NotFiniteError, UserError
 from vpgcnn.models import build, count_parameters
 from vpgcnn.norm import synchronise
-from vpgcnn.objective import DualWeight, Elbo, KlSchedule
+from vpgcnn.objective import DualWeight, Elbo, KlSchedule, log_shares
 from vpgcnn.processes import across
 from vpgcnn.training.checkpoint import (
     Card,
@@ -205,6 +205,8 @@ class _Training:
         self.dual = DualWeight()
         if config.objective.mode == "dual":
             self.dual = DualWeight(config.objective.tolerance, config.objective.speed, weight=config.objective.start)
+        shares = log_shares(self.data.train.labels, len(self.data.classes)).to(self.accelerator.device)
+        self.prior = config.objective.balance * shares if config.objective.balance else None
         self.step, self.elapsed, self.best = 0, 0.0, None  # type: int, float, dict[str, Any] | None
         self.epoch_sums, self.log_sums = [0.0] * 4, [0.0] * 4
         self.stopping, self.order = False, None  # type: bool, Tensor | None
@@ -246,7 +248,7 @@ class _Training:
                 prediction = self.model(images)
         except NotFiniteError as error:
             raise UserError(f"weights are not finite after step {self.step}: lower network.rate") from error
-        elbo = Elbo.of(prediction, labels)
+        elbo = Elbo.of(prediction, labels, self.prior)
         self.accelerator.backward(elbo.total(weight))
         if config.clip > 0:
             self.accelerator.clip_grad_norm_(self.model.parameters(), config.clip)

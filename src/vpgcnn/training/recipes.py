@@ -41,12 +41,12 @@ CIFAR = TrainConfig(
     epochs=6,
 )
 COLORMNIST = TrainConfig(
-    data=DataConfig(name="colormnist-lt"),
+    data=DataConfig(name="colormnist-lt", augment="shift"),
     model=COLOR_CNN,
-    objective=ObjectiveConfig(start=0.05, peak=0.05),
+    objective=ObjectiveConfig(start=0.05, peak=0.05, balance=1.0),
     network=OptimiserConfig("adam", 3e-3, 1e-5),
     levels=OptimiserConfig("adam", 3e-4, 0.0),
-    epochs=300,
+    epochs=100,
 )
 FLOWERS = TrainConfig(
     data=DataConfig(name="flowers102", size=64, augment="resized-crop"),
@@ -88,6 +88,7 @@ RECIPES = {
         COLORMNIST,
         replace(
             COLORMNIST,
+            data=DataConfig(name="colormnist-lt"),
             model=replace(COLOR_CNN, family="ranked"),
             objective=ObjectiveConfig(start=1e-3, peak=1e-3),
             network=OptimiserConfig("adam", 1e-3, 1e-5),

@@ -1,0 +1,62 @@
+"""Figures of the colour experiments, from the rows of their results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from vpgcnn.report.svg import HUE, Curve, bars, legend, plot, sheet
+
+__all__ = ["NAMES", "confidence", "errors"]
+
+NAMES = {
+    "vp3": "a level for each image",
+    "ce3": "fully equivariant to three hues",
+    "resnet": "ordinary network",
+    "learned": "one level for all images",
+}
+Row = dict[str, Any]
+
+
+def confidence(rows: Sequence[Row]) -> str:
+    """The paper's figure: single images of two classes, and their mean, as their hue is shifted (HSV)."""
+    arms = [arm for arm in ("vp3", "ce3", "resnet") if any(row["arm"] == arm for row in rows)]
+    drawings = []
+    for place, example in enumerate(rows[0]["examples"]):
+        curves, faint = [], []  # type: list[Curve], list[list[float]]
+        for number, arm in enumerate(arms):
+            own = [row["examples"][place]["confidence"] for row in rows if row["arm"] == arm]
+            faint += own[0] if not number else []
+            curves.append(Curve(NAMES[arm], np.concatenate(own).mean(0).tolist(), dashed=number > 0))
+        title = f"{example['class']}: confidence that it is one"
+        drawings.append(plot(title, example["shifts"], curves, axis=HUE, faint=faint))
+    return sheet(drawings, legend([NAMES[arm] for arm in arms], [place > 0 for place in range(len(arms))]))
+
+
+def errors(rows: Sequence[Row], classes: Sequence[str]) -> str:
+    """For each class the smallest and the largest invariance error of its images, on the group and off it."""
+    arms = [arm for arm in ("ce3", "vp3") if any(row["arm"] == arm for row in rows)]
+    last = _ends(rows, arms[-1], "on")
+    known = [place for place, ends in enumerate(last) if ends is not None]
+    order = sorted(known, key=lambda place: -(last[place] or (0.0, 0.0))[1])
+    drawings = []
+    for kind, title in (
+        ("on", "How far probabilities move under hue shifts of the group (thirds of the circle)"),
+        ("off", "… under hue shifts that are not in the group (twelfths)"),
+    ):
+        series = [(NAMES[arm], [_ends(rows, arm, kind)[place] or (0.0, 0.0) for place in order]) for arm in arms]
+        drawings.append(bars(title, series, [classes[place] for place in order]))
+    below = legend([NAMES[arm] for arm in arms], [False] * len(arms))
+    return sheet(drawings, below, width=920, height=240, columns=1)
+
+
+def _ends(rows: Sequence[Row], arm: str, kind: str) -> list[tuple[float, float] | None]:
+    """The lowest and highest error of each class, over all seeds of an arm."""
+    own = [row["invariance_error"][kind] for row in rows if row["arm"] == arm]
+    found: list[tuple[float, float] | None] = []
+    for each in zip(*own, strict=True):
+        there = [ends for ends in each if ends is not None]
+        found.append((min(low for low, _ in there), max(high for _, high in there)) if there else None)
+    return found
