@@ -83,6 +83,18 @@ RECIPES = {
             epochs=300,
         ),
     ),
+    "cifar10-color": Recipe(
+        "photographs of ten classes with the colour ResNet18: which of them may change their hue?",
+        replace(CIFAR, model=COLOR_RESNET_SMALL),
+        replace(
+            CIFAR,
+            model=replace(COLOR_RESNET, family="ranked"),
+            objective=ObjectiveConfig(start=1e-3, peak=1e-3),
+            network=OptimiserConfig("adam", 1e-3, 1e-5),
+            levels=OptimiserConfig("adamw", 1e-4, 0.0),
+            epochs=300,
+        ),
+    ),
     "colormnist-lt": Recipe(
         "digits in red, green and blue, 30 classes, most of them small: hue shifts carry over what large classes teach",
         COLORMNIST,
