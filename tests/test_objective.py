@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vpgcnn.errors import UserError
-from vpgcnn.objective import DualWeight, Elbo, KlSchedule, log_shares
+from vpgcnn.objective import Band, DualWeight, Elbo, KlSchedule, log_shares
 
 
 def test_terms_are_means_in_nats() -> None:
@@ -32,7 +32,7 @@ def test_with_the_shares_of_classes_the_best_logits_are_those_of_equal_classes()
             optimiser.zero_grad()
             nll = Elbo.of((logits.expand(10, 2), torch.zeros(10)), labels, prior).nll
             nll.backward()
-            return float(nll)
+            return nll.item()
 
         optimiser.step(loss)
         assert logits.softmax(0).tolist() == pytest.approx(best, abs=1e-3)
@@ -95,3 +95,25 @@ def test_the_dual_weight_finds_the_constraint() -> None:
 def test_nonsense_is_refused(make: object) -> None:
     with pytest.raises(UserError):
         make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("alone", "sign"), [(2.0, 1), (0.1, -1), (0.7, 0)])
+def test_a_band_pushes_back_from_both_ends_and_rests_between(alone: float, sign: int) -> None:
+    """A kl that follows what λ asks for: left alone it would be above, below or within the band."""
+    band, kl, seen = Band(low=0.5, high=1.0, rate=0.02, memory=0.5), alone, []
+    for _ in range(600):
+        band = band.after(kl)
+        kl += 0.2 * (alone - 2 * band.weight - kl)
+        seen.append(kl)
+    assert 0.4 < min(seen[300:]) <= max(seen[300:]) < 1.1
+    assert band.weight * sign > 0.1 if sign else band.weight == 0
+
+
+def test_a_band_has_a_largest_weight() -> None:
+    assert Band(weight=0.99, rate=0.5, high=1.0).after(5.0).weight == 1.0  # never above `most`
+
+
+@pytest.mark.parametrize("wrong", [{"low": 2.0}, {"rate": 0.0}, {"weight": 3.0}, {"low": -1.0}])
+def test_nonsense_bands_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(UserError, match="a band needs"):
+        Band(**wrong)

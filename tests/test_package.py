@@ -34,6 +34,7 @@ ORDER = [
     "models.base",
     "models.se2",
     "models.color",
+    "models.augmented",
     "models.registry",
     "models",
     "objective",

@@ -4,13 +4,13 @@
     >>> elbo.total(weight=0.05).backward()        # nll + λ · kl
 
 λ follows a schedule (`KlSchedule`: held, then raised, then constant or lowered again) or is itself
-learned (`DualWeight`).
+learned (`DualWeight`, `Band`).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vpgcnn.errors import UserError
 
-__all__ = ["DualWeight", "Elbo", "KlSchedule", "log_shares"]
+__all__ = ["Band", "DualWeight", "Elbo", "KlSchedule", "log_shares"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,3 +123,34 @@ class DualWeight:
         factor = math.exp(self.rate if running < self.tolerance else -self.rate)
         weight = min(self.high, max(self.low, self.weight * factor))
         return DualWeight(self.tolerance, self.rate, self.low, self.high, self.memory, weight, running)
+
+
+@dataclass(frozen=True)
+class Band:
+    """λ that keeps the mean kl between two bounds, in nats, as InstaAug keeps its entropy.
+
+    Each step λ grows by `rate` while the running kl is above `high` (ranges too narrow), falls by it while it is
+    below `low` (ranges too wide; λ may become negative), and goes back towards 0 in between. A kl of −log θ is an
+    entropy of log θ, up to a constant. An immutable value: `after(kl)` is the next one.
+    """
+
+    low: float = 0.2
+    high: float = 1.5
+    rate: float = 0.03
+    most: float = 1.0
+    memory: float = 0.95
+    weight: float = 0.0
+    running: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.low < self.high and self.rate > 0 and abs(self.weight) <= self.most):
+            raise UserError(f"a band needs 0 ≤ low < high, rate > 0 and λ within ± {self.most:g}, got {self}")
+
+    def after(self, kl: float) -> Band:
+        """The weight after a step whose mean kl was `kl`."""
+        running = kl if self.running is None else self.memory * self.running + (1 - self.memory) * kl
+        if self.low <= running <= self.high:
+            weight = math.copysign(max(0.0, abs(self.weight) - self.rate), self.weight)
+        else:
+            weight = self.weight + (self.rate if running > self.high else -self.rate)
+        return replace(self, weight=min(self.most, max(-self.most, weight)), running=running)

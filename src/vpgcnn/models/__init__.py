@@ -1,13 +1,16 @@
 """Networks made of the layers: one definition each; the level is an argument."""
 
+from vpgcnn.models.augmented import Augmented, augmented
 from vpgcnn.models.base import Prediction
 from vpgcnn.models.color import ColorCNN, ColorResNet
-from vpgcnn.models.config import ColorConfig, ModelConfig, SE2Config
+from vpgcnn.models.config import AugmenterConfig, ColorConfig, ModelConfig, SE2Config
 from vpgcnn.models.registry import MODELS, build, count_parameters, ordinary
 from vpgcnn.models.se2 import SE2Net
 
 __all__ = [
     "MODELS",
+    "Augmented",
+    "AugmenterConfig",
     "ColorCNN",
     "ColorConfig",
     "ColorResNet",
@@ -15,6 +18,7 @@ __all__ = [
     "Prediction",
     "SE2Config",
     "SE2Net",
+    "augmented",
     "build",
     "count_parameters",
     "ordinary",

@@ -12,6 +12,7 @@ __all__ = [
     "DIGITS",
     "RESNET",
     "RESNET_SMALL",
+    "AugmenterConfig",
     "ColorConfig",
     "FamilyName",
     "GroupName",
@@ -110,6 +111,27 @@ class ColorConfig:
     """How hues end: as features of their own, or pooled."""
     dropout: float = 0.3
     """Share of the features that training drops between layers of the cnn."""
+
+
+@dataclass(frozen=True)
+class AugmenterConfig:
+    """Whether images are moved at random before the network sees them, and how far."""
+
+    kind: Literal["none", "fixed", "shared", "image"] = "none"
+    """none. fixed: as far as `initial` says. shared: one learned range for all images (Augerino). image: a range
+    for each image, which a small network of its own predicts (InstaAug)."""
+    transform: Literal["rotation", "hue"] = "rotation"
+    """What moves: the image about its centre, or its hue (the linear rotation of RGB)."""
+    initial: float = 0.5
+    """The range at the start, as a share of the circle: images move by up to ± 180° times this."""
+    floor: float = 0.01
+    """The smallest range that can be learned."""
+    samples: int = 8
+    """How many moved copies of an image evaluation averages over; 1: the image as it is."""
+    training: bool = True
+    """Whether training images are moved too. If not, a fixed range is an average at test time alone."""
+    width: int = 16
+    """Channels of the network that predicts ranges."""
 
 
 ModelConfig = SE2Config | ColorConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from vpgcnn.errors import UserError
-from vpgcnn.models import ModelConfig, build
+from vpgcnn.models import AugmenterConfig, ModelConfig, augmented, build
 from vpgcnn.training.serial import from_json, to_json, write_bytes
 
 __all__ = ["Card", "load_model", "optimiser_tensors", "read_tensors", "restore_optimiser", "save_model", "save_tensors"]
@@ -36,6 +36,7 @@ class Card:
     mean: float
     std: float
     dataset: str = ""
+    augmenter: AugmenterConfig = field(default_factory=AugmenterConfig)
 
     def __post_init__(self) -> None:
         sound = self.channels in (1, 3) and self.size >= 1 and len(self.classes) >= 2
@@ -44,7 +45,7 @@ class Card:
 
     def build(self) -> nn.Module:
         """The network, with random weights."""
-        return build(self.model, self.channels, len(self.classes))
+        return augmented(build(self.model, self.channels, len(self.classes)), self.augmenter, self.channels)
 
     def standardised(self, images: Tensor) -> Tensor:
         """Bytes `(B, C, H, W)` to numbers with mean 0 and deviation 1 over the training images."""

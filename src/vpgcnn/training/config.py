@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from vpgcnn.data.config import DataConfig
-from vpgcnn.models.config import ModelConfig, SE2Config
+from vpgcnn.models.config import AugmenterConfig, ModelConfig, SE2Config
 
 __all__ = ["ObjectiveConfig", "OptimiserConfig", "TrainConfig"]
 
@@ -28,10 +28,11 @@ class OptimiserConfig:
 class ObjectiveConfig:
     """nll + λ·kl, and where λ comes from."""
 
-    mode: Literal["schedule", "dual"] = "schedule"
-    """schedule: λ is held, ramped, then constant or lowered. dual: λ grows while the nll is below a tolerance."""
+    mode: Literal["schedule", "dual", "band"] = "schedule"
+    """schedule: λ is held, ramped, then constant or lowered. dual: λ grows while the nll is below a tolerance.
+    band: λ keeps the mean kl between two bounds (InstaAug)."""
     start: float = 0.01
-    """λ at the start (both modes)."""
+    """λ at the start (all modes)."""
     peak: float = 0.11
     """λ after the ramp (schedule)."""
     hold: float = 0.5
@@ -47,7 +48,11 @@ class ObjectiveConfig:
     tolerance: float = 0.04
     """Classification loss, in nats, up to which windows are opened (dual)."""
     speed: float = 0.03
-    """λ is multiplied by exp(± speed) at each step (dual)."""
+    """λ is multiplied by exp(± speed) at each step (dual), or moved by as much (band)."""
+    low: float = 0.2
+    """Smallest mean kl, in nats: below it λ falls, and may become negative (band)."""
+    high: float = 1.5
+    """Largest mean kl: above it λ grows (band)."""
     balance: float = 0.0
     """For long tails: 1 trains for a test in which all classes are equally frequent, 0 for one like the training."""
 
@@ -58,6 +63,8 @@ class TrainConfig:
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=SE2Config)
+    augmenter: AugmenterConfig = field(default_factory=AugmenterConfig)
+    """Random moves before the network: the baselines Augerino and InstaAug, and averages at test time."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     network: OptimiserConfig = field(default_factory=OptimiserConfig)
     """Optimiser of the network's weights."""

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from vpgcnn.data import Dataset, Split, load
 from vpgcnn.data.augment import augmented
 from vpgcnn.errors import NotFiniteError, UserError
-from vpgcnn.models import build, count_parameters
+from vpgcnn.models import count_parameters
 from vpgcnn.norm import synchronise
-from vpgcnn.objective import DualWeight, Elbo, KlSchedule, log_shares
+from vpgcnn.objective import Band, DualWeight, Elbo, KlSchedule, log_shares
 from vpgcnn.processes import across
 from vpgcnn.training.checkpoint import (
     Card,
@@ -77,7 +77,8 @@ class _Wish(AbstractContextManager["_Wish"]):
 
 def make_card(config: TrainConfig, dataset: Dataset) -> Card:
     """What has to be known to use the network later."""
-    return Card(config.model, dataset.classes, dataset.channels, dataset.size, dataset.mean, dataset.std, dataset.name)
+    images = dataset.channels, dataset.size, dataset.mean, dataset.std
+    return Card(config.model, dataset.classes, *images, dataset.name, config.augmenter)
 
 
 @torch.no_grad()
@@ -185,14 +186,15 @@ class _Training:
         self.fingerprint = self.data.fingerprint()
         self.card = make_card(config, self.data)
         torch.manual_seed(seed_of(config.seed, "weights"))
-        model = build(config.model, self.data.channels, len(self.data.classes))
+        model = self.card.build()
         check_size(model, self.card)
         self.parameters = count_parameters(model)
         if self.accelerator.num_processes > 1:
             synchronise(model)
         groups = {"network": [], "levels": []}  # type: dict[str, list[tuple[str, nn.Parameter]]]
         for name, parameter in model.named_parameters():
-            groups["levels" if ".level." in name else "network"].append((name, parameter))
+            of_levels = ".level." in name or name.startswith("ranges.")
+            groups["levels" if of_levels else "network"].append((name, parameter))
         self.plain = model
         self.names = {group: [name for name, _ in members] for group, members in groups.items() if members}
         optimisers = [
@@ -202,9 +204,12 @@ class _Training:
         self.model, *prepared = self.accelerator.prepare(model, *optimisers)
         self.optimisers = dict(zip(self.names, prepared, strict=True))
         self.schedule = KlSchedule(**{part.name: getattr(config.objective, part.name) for part in fields(KlSchedule)})
-        self.dual = DualWeight()
-        if config.objective.mode == "dual":
-            self.dual = DualWeight(config.objective.tolerance, config.objective.speed, weight=config.objective.start)
+        objective = config.objective
+        self.weight: DualWeight | Band = DualWeight()
+        if objective.mode == "dual":
+            self.weight = DualWeight(objective.tolerance, objective.speed, weight=objective.start)
+        elif objective.mode == "band":
+            self.weight = Band(objective.low, objective.high, objective.speed, weight=objective.start)
         shares = log_shares(self.data.train.labels, len(self.data.classes)).to(self.accelerator.device)
         self.prior = config.objective.balance * shares if config.objective.balance else None
         self.step, self.elapsed, self.best = 0, 0.0, None  # type: int, float, dict[str, Any] | None
@@ -227,7 +232,7 @@ class _Training:
             restore_optimiser(optimiser.optimizer, self.names[group], parts[group])
         self.step, self.elapsed, self.best = said["step"], said["elapsed"], said["best"]
         self.epoch_sums, self.log_sums = said["epoch_sums"], said["log_sums"]
-        self.dual = DualWeight(**said["dual"])
+        self.weight = type(self.weight)(**said["dual"])
         if self.accelerator.scaler is not None and said["scaler"]:
             self.accelerator.scaler.load_state_dict(said["scaler"])
         self.progress.say(f"resuming after step {self.step} of {self.total}")
@@ -263,8 +268,8 @@ class _Training:
                 f"the loss is not finite after step {self.step + 1} (nll {nll}, kl {kl}): lower network.rate"
             )
         self.stopping = stopping > 0
-        if config.objective.mode == "dual":
-            self.dual = self.dual.after(nll)
+        if config.objective.mode != "schedule":
+            self.weight = self.weight.after(nll if config.objective.mode == "dual" else kl)
         self.step += 1
         for sums in (self.epoch_sums, self.log_sums):
             for place, value in enumerate((nll, kl, accuracy, 1.0)):
@@ -275,8 +280,8 @@ class _Training:
         self.progress.advance(1, f"nll {nll:.3f} kl {kl:.3f}")
 
     def _weight(self) -> float:
-        if self.config.objective.mode == "dual":
-            return self.dual.weight
+        if self.config.objective.mode != "schedule":
+            return self.weight.weight
         return self.schedule.at(self.step / max(1, self.total - 1))
 
     def _batch(self) -> tuple[Tensor, Tensor]:
@@ -338,7 +343,7 @@ class _Training:
         scaler = None if self.accelerator.scaler is None else self.accelerator.scaler.state_dict()
         said = {"step": self.step, "elapsed": self.elapsed, "best": self.best, "scaler": scaler}
         said["data"] = self.fingerprint
-        said |= {"epoch_sums": self.epoch_sums, "log_sums": self.log_sums, "dual": self.dual.__dict__}
+        said |= {"epoch_sums": self.epoch_sums, "log_sums": self.log_sums, "dual": self.weight.__dict__}
         if self.main:
             self.run.save_state(tensors, said)
         self.accelerator.wait_for_everyone()

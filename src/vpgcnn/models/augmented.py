@@ -1,0 +1,150 @@
+"""Learned augmentation: the baselines that move images instead of building the symmetry in.
+
+    >>> model = augmented(build(ordinary(RESNET), 3, 10), AugmenterConfig("image", "rotation"), in_channels=3)
+    >>> logits, kl = model(images)            # training: one moved copy of each image; evaluation: the mean of many
+
+Augerino (Benton et al., 2020) learns one range for all images, InstaAug (Miao et al., 2022) predicts one for each.
+Both are trained through the moved image: the angle is range · noise, and images move smoothly with it.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vpgcnn.errors import UserError
+from vpgcnn.groups import SO2, Group, Hue
+from vpgcnn.levels import bound
+from vpgcnn.models.base import Prediction
+from vpgcnn.models.config import AugmenterConfig
+from vpgcnn.precision import full_precision, uniform
+
+__all__ = ["Augmented", "FixedRange", "ImageRange", "Range", "SharedRange", "augmented"]
+
+
+class Range(nn.Module, ABC):
+    """How far each image may move: images `(B, C, H, W)` to θ `(B, 1)` in (0, 1], a share of the circle."""
+
+    learned = True
+
+    @abstractmethod
+    def forward(self, images: Tensor) -> Tensor: ...
+
+
+class FixedRange(Range):
+    """The same for ever."""
+
+    learned = False
+
+    def __init__(self, theta: float) -> None:
+        super().__init__()
+        self.theta = theta
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.new_full((len(images), 1), self.theta)
+
+    def extra_repr(self) -> str:
+        return f"{self.theta}"
+
+
+class SharedRange(Range):
+    """One learned number for all images."""
+
+    def __init__(self, initial: float, floor: float) -> None:
+        super().__init__()
+        self.floor = floor
+        self.raw = nn.Parameter(torch.full((1, 1), initial))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return bound(self.raw, [self.floor], 1.0).expand(len(images), 1)
+
+
+class ImageRange(Range):
+    """A number for each image: three convolutions of stride 2, a mean over space, one linear layer."""
+
+    def __init__(self, channels: int, width: int, initial: float, floor: float) -> None:
+        super().__init__()
+        self.floor = floor
+        sizes = [channels, width, 2 * width, 2 * width]
+        self.body = nn.Sequential(
+            *(
+                nn.Sequential(nn.Conv2d(a, b, 3, 2, 1, bias=False), nn.BatchNorm2d(b), nn.SiLU())
+                for a, b in pairwise(sizes)
+            )
+        )
+        self.head = nn.Linear(sizes[-1], 1)
+        nn.init.normal_(self.head.weight, std=0.05 * sizes[-1] ** -0.5)
+        nn.init.constant_(self.head.bias, initial)
+
+    def forward(self, images: Tensor) -> Tensor:
+        pooled = self.body(images).mean(dim=(-2, -1))
+        with full_precision(images.device):
+            return bound(self.head(pooled.to(self.head.weight.dtype)), [self.floor], 1.0)
+
+
+class Augmented(nn.Module):
+    """A network behind random moves.
+
+    In training each image is moved once, by π·θ·ε with ε uniform in [−1, 1]. In evaluation the probabilities of
+    `samples` copies, evenly spread over the range, are averaged, and the logits are the log of that. The
+    divergence is −log θ, the KL to all of the circle (0 where the range is fixed), plus the network's own.
+    Not equivariant by itself: that is what it learns.
+    """
+
+    def __init__(self, network: nn.Module, ranges: Range, group: Group, *, samples: int, training: bool) -> None:
+        super().__init__()
+        if samples < 1:
+            raise UserError(f"samples must be at least 1, got {samples}")
+        self.network, self.ranges = network, ranges
+        self.group, self.samples, self.moves_training = group, samples, training
+
+    def forward(self, images: Tensor) -> Prediction:
+        """Images `(B, C, H, W)` to logits `(B, classes)` and divergence `(B,)`."""
+        theta = self.ranges(images)
+        if self.training and self.moves_training:
+            noise = uniform((len(images), 1), theta) * 2 - 1
+            logits, divergence = self.network(self.group.transform(images, math.pi * theta * noise))
+        elif self.training or self.samples == 1:
+            logits, divergence = self.network(images)
+        else:
+            logits, divergence = self._average(images, theta)
+        if self.ranges.learned:
+            divergence = divergence - theta[:, 0].log().to(divergence.dtype)
+        return Prediction(logits, divergence)
+
+    def _average(self, images: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+        logs, divergences = [], []
+        for place in range(self.samples):
+            noise = (2 * place + 1) / self.samples - 1
+            logits, divergence = self.network(self.group.transform(images, math.pi * theta * noise))
+            logs.append(F.log_softmax(logits.float(), dim=1))
+            divergences.append(divergence)
+        return torch.stack(logs).logsumexp(dim=0) - math.log(self.samples), torch.stack(divergences).mean(dim=0)
+
+    def extra_repr(self) -> str:
+        return f"{self.group}, samples={self.samples}"
+
+
+def augmented(network: nn.Module, config: AugmenterConfig, in_channels: int) -> nn.Module:
+    """The network behind the augmentation that is configured; the network itself for "none"."""
+    if config.kind == "none":
+        return network
+    if not 0 < config.floor <= config.initial <= 1:
+        raise UserError(f"augmenter: 0 < floor ≤ initial ≤ 1 is needed, got {config.floor} and {config.initial}")
+    if config.transform == "hue" and in_channels != 3:
+        raise UserError(f"augmenter: hues need colour images, got {in_channels} channel")
+    if config.kind != "fixed" and not config.training:
+        raise UserError("augmenter: a range is learned from training images that move, so training must be on")
+    if config.kind == "fixed":
+        ranges: Range = FixedRange(config.initial)
+    elif config.kind == "shared":
+        ranges = SharedRange(config.initial, config.floor)
+    else:
+        ranges = ImageRange(in_channels, config.width, config.initial, config.floor)
+    group = SO2() if config.transform == "rotation" else Hue(360)  # acts by any angle, linearly
+    return Augmented(network, ranges, group, samples=config.samples, training=config.training)
