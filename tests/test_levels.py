@@ -13,6 +13,7 @@ from vpgcnn import (
     Full,
     Group,
     GroupFeature,
+    GumbelSoftmax,
     Hue,
     InvariantEncoder,
     Learned,
@@ -21,7 +22,7 @@ from vpgcnn import (
     Variational,
     Window,
 )
-from vpgcnn.levels import LevelFactory
+from vpgcnn.levels import LevelFactory, tell_progress
 
 families = pytest.mark.parametrize(("group", "points", "level"), FAMILIES.values(), ids=FAMILIES.keys())
 
@@ -227,3 +228,71 @@ def test_levels_are_factories() -> None:
     level = partial(Variational, family=Window(initial=0.4))(SO2(), 4, 8)
     assert level(random_feature(SO2(), 8, batch=16)).theta.mean().item() == pytest.approx(0.4, abs=0.05)
     assert "initial=0.4" in repr(level)
+
+
+# ---------------------------------------------------------------- Partial G-CNN's options
+
+
+def test_the_temperature_falls_in_equal_ratios() -> None:
+    level = Learned(Hue(3), family=GumbelSoftmax(temperature=1.0, final=0.01))
+    model, feature = nn.Sequential(nn.Linear(1, 1), level), random_feature(Hue(3))
+    found = []
+    for progress in (0.0, 0.5, 1.0):
+        tell_progress(model, progress)
+        found.append(level(feature).temperature)
+    assert found == pytest.approx([1.0, 0.1, 0.01])
+    assert GumbelSoftmax(temperature=0.7).at(1.0).temperature == 0.7
+    with pytest.raises(ValueError, match=r"temperature must be positive, got 1\.0 and 0"):
+        GumbelSoftmax(final=0.0)
+
+
+def test_draws_are_sharp_at_a_low_temperature_and_evaluation_does_not_draw() -> None:
+    """The straight-through gradient of a sharp softmax is nearly 0; the drawn frequencies are whole shares."""
+    level, feature = Learned(Hue(3), family=GumbelSoftmax(final=1e-3)), random_feature(Hue(3), batch=50)
+    sizes = []
+    for progress in (0.0, 1.0):
+        tell_progress(level, progress)
+        level.zero_grad()
+        weights = level(feature).weights(feature.elements)
+        assert torch.allclose(weights * 3, (weights * 3).round(), atol=1e-5)
+        weights.square().sum().backward()
+        assert level.raw.grad is not None
+        sizes.append(float(level.raw.grad.abs().sum()))
+    assert sizes[1] < 1e-2 * sizes[0]
+    level.eval()
+    assert torch.allclose(level(feature).weights(feature.elements), torch.full((50, 3), 1 / 3))
+
+
+def test_a_level_below_another_stays_within_it() -> None:
+    first = Learned(SO2(), points=8)
+    second = Learned(SO2(), points=8, below=first)
+    third = Learned(SO2(), points=8, below=second)
+    feature = random_feature(SO2(), 8)
+    for raw in (0.3, 0.8):
+        nn.init.constant_(first.raw, raw)
+        nn.init.constant_(second.raw, 5.0)  # wants all of the group
+        nn.init.constant_(third.raw, 0.5)
+        theta = [level(feature).theta[0, 0].item() for level in (first, second, third)]
+        assert theta == pytest.approx([raw, raw, raw / 2])
+    third(feature).theta.sum().backward()
+    assert first.raw.grad is not None  # a narrow first level narrows all
+    assert [key for key, _ in third.named_parameters()] == ["raw"]
+    with pytest.raises(ValueError, match="needs windows"):
+        Learned(Hue(3), family=GumbelSoftmax(), below=first)
+
+
+def test_monotonic_networks_lose_equivariance_with_depth_only() -> None:
+    import copy
+
+    from vpgcnn.models import build
+    from vpgcnn.models.config import DIGITS
+
+    config = replace(DIGITS, level="learned", widths=(3, 3, 3), monotonic=True)
+    model = copy.deepcopy(build(config, 1, 3))
+    levels = [module for module in model.modules() if isinstance(module, Learned)]
+    assert len(levels) == 3
+    own = torch.tensor([0.5, 0.9, 0.7])
+    for level, raw in zip(levels, own, strict=True):
+        nn.init.constant_(level.raw, float(raw))
+    theta = torch.stack([level.parameters_of_all()[0, 0] for level in levels])
+    assert torch.allclose(theta, own.cumprod(0))

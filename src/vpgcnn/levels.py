@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -46,6 +46,7 @@ __all__ = [
     "RankedSoftmax",
     "Variational",
     "Window",
+    "tell_progress",
 ]
 
 
@@ -85,6 +86,10 @@ class Family(ABC):
 
     per_image = False
     """Whether each image gets elements of its own, instead of weights on a shared grid."""
+
+    def at(self, progress: float) -> Family:
+        """The family as it is when training has come so far, in [0, 1]: most do not change."""
+        return self
 
     @abstractmethod
     def start(self, group: Group, points: int | None) -> Tensor:
@@ -202,17 +207,25 @@ class RankedSoftmax(Family):
 class GumbelSoftmax(Family):
     """Partial G-CNN's family for finite groups: a logit for each element, Gumbel-softmax draws.
 
-    temperature: of the relaxed gradient. samples: draws for each image, None for one per element.
+    temperature: of the relaxed gradient, at the start of training. samples: draws for each image, None for
+    one per element. final: the temperature at the end, reached in equal ratios (see `tell_progress`); None: the same.
+    Evaluation does not draw: it takes the probabilities themselves.
     """
 
     temperature: float = 1.0
     samples: int | None = None
+    final: float | None = None
 
     def __post_init__(self) -> None:
-        if self.temperature <= 0:
-            raise ValueError(f"temperature must be positive, got {self.temperature}")
+        if min(self.temperature, self.final or 1.0) <= 0 or self.final == 0:
+            raise ValueError(f"temperature must be positive, got {self.temperature} and {self.final}")
         if self.samples is not None and self.samples < 1:
             raise ValueError(f"samples must be at least 1, got {self.samples}")
+
+    def at(self, progress: float) -> GumbelSoftmax:
+        if self.final is None:
+            return self
+        return replace(self, temperature=self.temperature * (self.final / self.temperature) ** progress)
 
     def start(self, group: Group, points: int | None) -> Tensor:
         return torch.zeros(_order(group, "GumbelSoftmax"))
@@ -244,9 +257,18 @@ class Level(nn.Module, ABC):
     partial = True
     regularised = False
     per_image = False
+    progress = 0.0
+    """How far training has come, in [0, 1]; see `tell_progress`."""
 
     @abstractmethod
     def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution: ...
+
+
+def tell_progress(model: nn.Module, progress: float) -> None:
+    """Tell every level of a model how far training has come, in [0, 1], for families that change on the way."""
+    for module in model.modules():
+        if isinstance(module, Level):
+            module.progress = progress
 
 
 LevelFactory = Callable[[Group, int, int | None], Level]
@@ -275,7 +297,9 @@ class Full(Level):
 class Learned(Level):
     """One learned level for all images (Partial G-CNN).
 
-    regularised: add its KL to the loss too; Partial G-CNN does not.
+    regularised: add its KL to the loss too; Partial G-CNN does not. below: a level of an earlier layer that this
+    one stays within, whatever is learned, so that equivariance only falls with depth (its monotonic variant);
+    then θ is that level's θ times a learned share. Windows only.
     """
 
     def __init__(
@@ -286,18 +310,29 @@ class Learned(Level):
         *,
         family: Family | None = None,
         regularised: bool = False,
+        below: Learned | None = None,
     ) -> None:
         super().__init__()
         self.group, self.points, self.regularised = group, points, regularised
         self.family = _family(family)
+        if below is not None and not (isinstance(self.family, Window) and isinstance(below.family, Window)):
+            raise ValueError(f"a level below another needs windows, got {self.family} and {below.family}")
+        self.below = (below,)  # in a tuple: its parameters are not this level's
         self.per_image = self.family.per_image
         self.raw = nn.Parameter(self.family.start(group, points))
 
-    def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
+    def parameters_of_all(self) -> Tensor:
+        """The bounded parameters `(1, P)` that all images share."""
         # Bounded before it is spread over the batch: the bound then sees the gradient of all images together.
-        one = self.family.bounded(self.raw.unsqueeze(0), self.group, self.points)
-        same = one.expand(feature.shape[0], -1)
-        return self.family.distribution(same, self.group, self.points, noisy=self.training, generator=generator)
+        own = self.family.bounded(self.raw.unsqueeze(0), self.group, self.points)
+        if self.below[0] is None:
+            return own
+        return self.family.bounded(own * self.below[0].parameters_of_all(), self.group, self.points)
+
+    def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
+        same = self.parameters_of_all().expand(feature.shape[0], -1)
+        family = self.family.at(self.progress)
+        return family.distribution(same, self.group, self.points, noisy=self.training, generator=generator)
 
     def extra_repr(self) -> str:
         return f"{self.group}, {self.family}"
@@ -321,7 +356,8 @@ class Variational(Level):
     def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
         raw = self.encoder(feature)
         own = self.family.bounded(raw, self.group, self.points)
-        return self.family.distribution(own, self.group, self.points, noisy=self.training, generator=generator)
+        family = self.family.at(self.progress)
+        return family.distribution(own, self.group, self.points, noisy=self.training, generator=generator)
 
     def extra_repr(self) -> str:
         return f"{self.group}, {self.family}"

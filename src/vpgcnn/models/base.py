@@ -56,7 +56,8 @@ class Placement:
     """Which layer has which level.
 
     level: that of all layers; but one of the levels `placed` is for the layers named in `where`, and the
-    others have the level `elsewhere`. initial: θ at the start of training.
+    others have the level `elsewhere`. initial: θ at the start of training. monotonic: a learned level stays within
+    the one that was asked for before it.
     """
 
     def __init__(
@@ -67,7 +68,10 @@ class Placement:
         family: FamilyName,
         initial: float,
         placed: tuple[LevelName, ...] = ("variational",),
+        *,
+        monotonic: bool = False,
     ) -> None:
+        self.monotonic, self.last = monotonic, None  # type: bool, Learned | None
         self.level, self.where, self.elsewhere, self.placed = level, where, elsewhere, placed
         if not 0 < initial <= 1:
             raise UserError(f"initial is a θ in (0, 1], got {initial}")
@@ -83,10 +87,14 @@ class Placement:
         if chosen == "full":
             return Full
         if chosen == "learned":
-            return partial(Learned, family=self.family)
+            return self._within if self.monotonic else partial(Learned, family=self.family)
         if chosen == "variational":
             return partial(Variational, family=self.family)
         raise UserError(f"unknown level {chosen!r}: choose full, learned or variational")
+
+    def _within(self, group: Group, channels: int, points: int | None) -> Learned:
+        self.last = Learned(group, channels, points, family=self.family, below=self.last)
+        return self.last
 
     def check(self) -> None:
         """After all layers were made: complain of names in `where` that none of them has."""
@@ -123,5 +131,5 @@ def _family(name: FamilyName, initial: float) -> Family:
     if name == "ranked":
         return RankedSoftmax(initial=1 - initial)
     if name == "gumbel":
-        return GumbelSoftmax()
+        return GumbelSoftmax(final=0.1)
     raise UserError(f"unknown family {name!r}: choose window, pathwise, ranked or gumbel")

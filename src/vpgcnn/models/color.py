@@ -32,8 +32,9 @@ class _Maker:
         self.config = config
         self.group: Group = Hue(config.elements) if config.elements > 1 else Rotations(1)
         self.place = Placement(
-            config.level, config.where, config.elsewhere, config.family, config.initial, ("learned", "variational")
-        )
+            config.level, config.where, config.elsewhere, config.family, config.initial, ("learned", "variational"),
+            monotonic=config.monotonic,
+        )  # fmt: skip
 
     def lift(self, inner: int, outer: int, name: str, size: int, stride: int = 1, padding: int = 0) -> LiftConv2d:
         level = aside(self.place(name)) if self.group.order != 1 else Full

@@ -51,6 +51,8 @@ class SE2Config:
     """What a level looks at: its layer's input, as in the paper, or output."""
     initial: float = 0.9
     """θ at the start: the share of all rotations in use."""
+    monotonic: bool = False
+    """Whether the learned level of a layer stays within that of the layer before (Partial G-CNN's variant)."""
     block: Literal["residual", "plain"] = "residual"
     """residual: two convolutions and a shortcut a stage. plain: one convolution a stage."""
     widths: tuple[int, ...] = (32, 32, 64, 64)
@@ -99,6 +101,8 @@ class ColorConfig:
     """What a level looks at: its layer's input, as in the paper, or output."""
     initial: float = 0.9
     """θ at the start: the share of all hues in use."""
+    monotonic: bool = False
+    """Whether the learned level of a layer stays within that of the layer before (Partial G-CNN's variant)."""
     width: int = 17
     """Channels of the cnn; of an ordinary resnet's first stage (on hues fewer, so that parameters are as many)."""
     depths: tuple[int, ...] = (2, 2, 2, 2)

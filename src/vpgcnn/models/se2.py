@@ -48,7 +48,9 @@ class SE2Net(nn.Module):
             )
         self.config = config
         self.group, points = group_of(config.group, config.elements)
-        place = Placement(config.level, config.where, config.elsewhere, config.family, config.initial)
+        place = Placement(
+            config.level, config.where, config.elsewhere, config.family, config.initial, monotonic=config.monotonic
+        )
         kernel = partial(SirenKernel, hidden=config.hidden, omega=config.omega)
         lift_size, size, last_size = config.kernel_sizes
         wide, *stages, final = config.widths

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from vpgcnn.data import Dataset, Split, load
 from vpgcnn.data.augment import augmented
 from vpgcnn.errors import NotFiniteError, UserError
+from vpgcnn.levels import tell_progress
 from vpgcnn.models import count_parameters
 from vpgcnn.norm import synchronise
 from vpgcnn.objective import Band, DualWeight, Elbo, KlSchedule, log_shares
@@ -248,6 +249,7 @@ class _Training:
                 part["lr"] = getattr(config, group).rate * factor
         torch.manual_seed(seed_of(config.seed, "step", self.step))
         self.model.train()
+        tell_progress(self.plain, self.step / max(1, self.total - 1))
         try:
             with self.accelerator.autocast():
                 prediction = self.model(images)
