@@ -56,7 +56,9 @@ def training_program(network: str, arm: str, batch: int) -> tuple[Program, nn.Mo
     return step, model, images
 
 
-def bare_program(network: str, batch: int) -> tuple[Program, str]:
+def bare_program(
+    network: str, batch: int, layout: torch.memory_format = torch.contiguous_format
+) -> tuple[Program, str]:
     """Forward and backward of plain `conv2d` calls with the expanded weights of the full network, and their shapes."""
     _, model, images = training_program(network, "full", batch)
     calls: list[tuple[Tensor, Tensor, int, int]] = []
@@ -67,7 +69,7 @@ def bare_program(network: str, batch: int) -> tuple[Program, str]:
         values = given if isinstance(given, Tensor) else given.values.flatten(1, 2)
         outputs = module.out_channels * module.count
         weight = torch.randn(outputs, values.shape[1], module.kernel_size, module.kernel_size, requires_grad=True)
-        leaf = values.detach().clone(memory_format=torch.contiguous_format).requires_grad_(not module.lifts)
+        leaf = values.detach().clone(memory_format=layout).requires_grad_(not module.lifts)
         calls.append((leaf, weight, module.stride, module.padding))
 
     hooks = [m.register_forward_hook(note) for m in model.modules() if isinstance(m, LiftConv2d | GroupConv2d)]

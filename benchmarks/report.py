@@ -11,7 +11,7 @@ from typing import Any
 
 from vpgcnn.data.flowers import CLASSES
 from vpgcnn.experiments.photographs import spread
-from vpgcnn.report.colors import confidence, errors
+from vpgcnn.report.colors import confidence, errors, windows
 from vpgcnn.report.digits import figure
 
 ROOT = Path(__file__).parent.parent
@@ -29,12 +29,13 @@ Every row with its seed, settings and commit is in the JSON file beside the page
 {experiments}
 ## Speed of the core layers
 Each number is a ratio of times, both sides alternated in one process (median of many rounds). "conv2d" is the bare
-`F.conv2d` with the weight already expanded over the group: the multiplications that a straightforward implementation
-does. "training" is forward and backward with gradients for input and parameters, kernels included. VP is a layer with a
-`Variational` level, measured on plain input and on input that brings weights of its own. "total" is all shapes run one
-after the other, "mean" the mean of the shapes' ratios, which are listed below; "materialised" builds a kernel for every
-image. "training step" is a whole network's: forward, objective, backward and optimiser, with norms, activations
-and pools, over nothing but its convolutions. A goal is met when the ratio is at most that.
+`F.conv2d` with the weight already expanded over the group, in torch's default memory layout: the multiplications that
+a straightforward implementation does. "training" is forward and backward with gradients for input and parameters,
+kernels included. VP is a layer with a `Variational` level, measured on plain input and on input that brings weights
+of its own. "total" is all shapes run one after the other, "mean" the mean of the shapes' ratios, which are listed
+below; "materialised" builds a kernel for every image. "training step" is a whole network's: forward, objective,
+backward and optimiser, with norms, activations and pools, over nothing but its convolutions. A goal is met when the
+ratio is at most that.
 """
 
 
@@ -45,7 +46,16 @@ PAGES = {
     "cifar10-cpu": "CIFAR-10, small networks: T(2), full, learned and variational levels",
 }
 FLOWERS = """
+Single flowers of two classes (thin lines) and their mean, as their hue is shifted:
+
 ![Confidence against hue shift](flowers-confidence.svg)
+
+The ten classes whose windows are narrowest, and the ten whose windows are widest:
+
+![Confidence of narrow and wide classes](flowers-windows.svg)
+
+How far the probabilities of a class's images move, at least and at most (total variation):
+
 ![Invariance error of each class](flowers-errors.svg)
 """
 
@@ -112,12 +122,13 @@ def color_table(arms: Arms) -> list[str]:
 
 def flowers_table(arms: Arms) -> list[str]:
     """Flowers102."""
-    lines = ["| Flowers102, 64 pixels, narrow ResNet18 | test accuracy | over hue shifts | NLL | ECE |"]
-    lines += ["|---|---|---|---|---|"]
+    lines = ["| Flowers102, 64 pixels, narrow ResNet18 | parameters | test accuracy | over hue shifts | NLL | ECE |"]
+    lines += ["|---|---|---|---|---|---|"]
     for arm, rows in arms:
         shifted = spread([mean(row["shifted_hsv"]) for row in rows])
         loss, gap = (mean(row["scores"][key] for row in rows) for key in ("nll", "ece"))
-        lines.append(f"| {arm} | {accuracy(rows)} | {shifted} | {loss:.3f} | {gap:.3f} |")
+        size = f"{rows[0]['parameters']:,}"
+        lines.append(f"| {arm} | {size} | {accuracy(rows)} | {shifted} | {loss:.3f} | {gap:.3f} |")
     return lines
 
 
@@ -155,11 +166,19 @@ def page(rows: list[dict[str, Any]]) -> str:
     ]
     where = sorted({f"{row['cpu']}, torch {row['torch']}" for row in rows})
     pages = "\n".join(f"- [{title}](../results/{name}.md)" for name, title in PAGES.items() if there(name))
-    pages += "\n" + (FLOWERS if there("flowers102-cpu") else "")
+    pages += "\n" + (FLOWERS if flowers_figures() else "")
     return (
         f"{INTRODUCTION.format(experiments=pages)}\n{table(rows)}\nMeasured on {'; '.join(where)}.\n\n"
         f"### Single shapes\nbatch×channels in→out, map, kernel and padding.\n\n" + "\n".join(single) + "\n"
     )
+
+
+def flowers_figures() -> dict[str, str]:
+    """The figures of Flowers102, once the arms that they compare are there."""
+    rows = experiment("flowers102-cpu")["rows"] if there("flowers102-cpu") else []
+    if not {"vp3", "ce3"} <= {row["arm"] for row in rows}:
+        return {}
+    return {"confidence": confidence(rows), "windows": windows(rows, CLASSES), "errors": errors(rows, CLASSES)}
 
 
 def write(path: Path, text: str) -> None:
@@ -173,10 +192,8 @@ def update_documents(rows: list[dict[str, Any]]) -> None:
     """docs/results.md, and the table between the marks in the README."""
     write(ROOT / "docs" / "results.md", page(rows))
     write(ROOT / "docs" / "curves.svg", figure(experiment("mnist67-180")["rows"]) + "\n")
-    if there("flowers102-cpu"):
-        flowers = experiment("flowers102-cpu")["rows"]
-        write(ROOT / "docs" / "flowers-confidence.svg", confidence(flowers) + "\n")
-        write(ROOT / "docs" / "flowers-errors.svg", errors(flowers, CLASSES) + "\n")
+    for name, drawing in flowers_figures().items():
+        write(ROOT / "docs" / f"flowers-{name}.svg", drawing + "\n")
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for begin, end, new in ((BEGIN, END, table(rows)), (RESULTS_BEGIN, RESULTS_END, results_table())):
         before, rest = text.split(begin)

@@ -164,6 +164,10 @@ def color_networks(network: str, goal: float, seconds: float) -> Iterator[Row]:
     )
     value = ratio(full, bare, seconds=seconds, least=least)
     yield row(f"training step over bare convolutions, {title}: full", value, goal, shapes)
+    other, _ = bare_program(network, batch, torch.channels_last)
+    value = ratio(full, other, seconds=seconds, least=least)
+    yield row(f"training step over bare convolutions that lie pixel by pixel, {title}: full", value, None, shapes)
+    del other
     value = ratio(variational, full, seconds=seconds, least=least)
     yield row(f"training step, variational over full, {title}", value, 1.05, shapes)
     value = ratio(full, ordinary, seconds=seconds, least=least)

@@ -1,5 +1,6 @@
 """Augerino, InstaAug and averages at test time: what they compute, and that ranges are learned for the right reason."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from vpgcnn.models.config import COLOR_CNN, DIGITS
 from vpgcnn.objective import Elbo
 from vpgcnn.training.checkpoint import load_model
 from vpgcnn.training.config import ObjectiveConfig, TrainConfig
-from vpgcnn.training.loop import train
+from vpgcnn.training.loop import Interrupted, _Training, train
 from vpgcnn.training.run import chosen_weights
 
 
@@ -135,7 +136,9 @@ def test_nonsense_is_refused(change: dict[str, object], said: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["shared", "image"])
-def test_they_train_resume_and_load_like_any_network(kind: str, tmp_path: Path) -> None:
+def test_they_train_resume_and_load_like_any_network(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     images = (np.random.default_rng(0).random((96, 16, 16)) * 255).astype(np.uint8)
     np.savez(tmp_path / "few.npz", images=images, labels=np.arange(96) % 2)
     model = replace(ordinary(DIGITS), widths=(3, 3, 3), kernel_sizes=(4, 3, 3), disc=False)
@@ -149,5 +152,41 @@ def test_they_train_resume_and_load_like_any_network(kind: str, tmp_path: Path) 
     assert card.augmenter == config.augmenter
     assert isinstance(loaded.ranges, SharedRange if kind == "shared" else ImageRange)
     assert result["test"]["images"] > 0
-    lambdas = [line for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines() if '"epoch"' in line]
-    assert '"lambda": 0.0' not in lambdas[-1]  # kl began at 0.69, above the band
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["lambda"] > 0.1  # kl began at 0.69, above the band
+
+    step = _Training._one_step
+
+    def stop_half_way(self: _Training, wish: object) -> None:
+        step(self, wish)  # type: ignore[arg-type]
+        self.stopping = self.step == 5
+
+    monkeypatch.setattr(_Training, "_one_step", stop_half_way)
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "again")
+    monkeypatch.setattr(_Training, "_one_step", step)
+    train(config, tmp_path / "again", resume=True)
+    other, _ = load_model(chosen_weights(tmp_path / "again"))
+    assert all(torch.equal(value, other.state_dict()[key]) for key, value in loaded.state_dict().items())
+
+
+def test_levels_behind_an_augmentation_are_read_once_for_each_image() -> None:
+    network = build(replace(COLOR_CNN, width=4, initial=0.9), 3, 5)
+    model = augmented(network, AugmenterConfig("image", "hue", samples=4), 3)
+    found = read_theta(model, torch.rand(6, 3, 28, 28))
+    assert {name: theta.shape for name, theta in found.items()} == {
+        "network.conv6": (6, 1), "network.conv7": (6, 1), "ranges": (6, 1)
+    }  # fmt: skip
+
+
+def test_what_comes_in_at_the_corners_is_black() -> None:
+    """A black image, as the network sees it, stays black however it is turned."""
+    seen: list[Tensor] = []
+
+    class Keeps(nn.Module):
+        def forward(self, images: Tensor) -> Prediction:
+            seen.append(images)
+            return Prediction(images.mean(dim=(2, 3)).expand(-1, 2), images.new_zeros(len(images)))
+
+    augmented(Keeps(), AugmenterConfig("fixed", initial=1.0), 1, background=-0.42)(torch.full((4, 1, 9, 9), -0.42))
+    assert torch.allclose(seen[0], torch.tensor(-0.42))

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from vpgcnn.encoders import Standardise
 from vpgcnn.features import GroupFeature
@@ -149,6 +150,7 @@ class _WeightedNorm(torch.autograd.Function):
         ctx.mark_non_differentiable(*output[1:])
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
         # With x̂ = (x − μ)r, A = Σg and B = Σgx̂ of a channel, and the probability p of each value:
         # dL/dx = wr(g − pA − px̂B), dL/dμ = −wrA, dL/dσ² = −wr²B/2, dL/dp = x·dL/dμ + (x − μ)²·dL/dσ².
@@ -282,12 +284,15 @@ def _bits(like: Tensor, generator: torch.Generator | None) -> Tensor:
     return many.view(torch.int16).as_strided(like.shape, like.stride())
 
 
-class _ReluDrop(torch.autograd.Function):
-    generate_vmap_rule = True
+def _dropped(p: float) -> int:
+    """Of 2¹⁶ numbers, how many are dropped: never all."""
+    return min(round(p * 2**16), 2**16 - 1)
 
+
+class _ReluDrop(torch.autograd.Function):
     @staticmethod
     def forward(values: Tensor, bits: Tensor, p: float) -> Tensor:
-        dropped = round(p * 2**16)
+        dropped = _dropped(p)
         out = torch.empty_like(values)
         for into, some, random in zip(*map(_parts, (out, values, bits)), strict=True):
             torch.clamp(some, min=0, out=into)
@@ -296,7 +301,7 @@ class _ReluDrop(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.scale = 2**16 / (2**16 - round(inputs[2] * 2**16))
+        ctx.scale = 2**16 / (2**16 - _dropped(inputs[2]))
         ctx.save_for_backward(output)
 
     @staticmethod

@@ -150,7 +150,7 @@ class Band:
         """The weight after a step whose mean kl was `kl`."""
         running = kl if self.running is None else self.memory * self.running + (1 - self.memory) * kl
         if self.low <= running <= self.high:
-            weight = math.copysign(max(0.0, abs(self.weight) - self.rate), self.weight)
+            weight = math.copysign(max(0.0, abs(self.weight) - self.rate), self.weight) + 0.0  # no −0
         else:
             weight = self.weight + (self.rate if running > self.high else -self.rate)
         return replace(self, weight=min(self.most, max(-self.most, weight)), running=running)

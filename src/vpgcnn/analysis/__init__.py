@@ -1,10 +1,11 @@
 """What a network has learned about symmetry: numbers in, plain data out."""
 
 from vpgcnn.analysis.curves import auroc, confidence_curve, crossings
-from vpgcnn.analysis.levels import read_theta
+from vpgcnn.analysis.levels import all_of_the_group, read_theta
 from vpgcnn.analysis.scores import brier, calibration_error, nll, orbit_probabilities, probabilities
 
 __all__ = [
+    "all_of_the_group",
     "auroc",
     "brier",
     "calibration_error",

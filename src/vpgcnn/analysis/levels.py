@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from vpgcnn.errors import UserError
 from vpgcnn.levels import Level, Variational
-from vpgcnn.models.augmented import ImageRange, SharedRange
+from vpgcnn.models.augmented import Augmented, ImageRange, SharedRange
 
-__all__ = ["read_theta"]
+__all__ = ["all_of_the_group", "read_theta"]
 
 
 @torch.no_grad()
-def read_theta(model: nn.Module, images: Tensor, *, batch: int = 256, all_levels: bool = False) -> dict[str, Tensor]:
+def read_theta(
+    model: nn.Module,
+    images: Tensor,
+    *,
+    batch: int = 256,
+    all_levels: bool = False,
+    prepare: Callable[[Tensor], Tensor] = lambda part: part,
+) -> dict[str, Tensor]:
     """θ of each image at each variational layer: name of the layer → `(N, K)`, one for each axis of the group.
 
-    images: `(N, C, H, W)` as the model takes them. all_levels: also the levels that all images share. The range
-    of a learned augmentation is called "ranges". The model is left in evaluation mode.
+    images: `(N, C, H, W)` as `prepare` takes them, which makes of a batch what the model takes. all_levels: also the
+    levels that all images share. The range of a learned augmentation is called "ranges", and the levels of a
+    network behind one are those for the image as it is. The model is left in evaluation mode.
     """
     seen: dict[str, list[Tensor]] = {}
 
@@ -40,8 +50,28 @@ def read_theta(model: nn.Module, images: Tensor, *, batch: int = 256, all_levels
     try:
         model.eval()
         for part in images.split(batch):
-            model(part)
+            ready = prepare(part)
+            if isinstance(model, Augmented):
+                model.ranges(ready)
+                model.network(ready)
+            else:
+                model(ready)
     finally:
         for hook in hooks:
             hook.remove()
     return {name: torch.cat(parts) for name, parts in seen.items() if parts}
+
+
+@contextmanager
+def all_of_the_group(model: nn.Module) -> Iterator[nn.Module]:
+    """The model as if every level were θ = 1, for the length of a `with` block: what its levels are good for."""
+    levels = [module for module in model.modules() if isinstance(module, Level) and module.partial]
+    if any(level.per_image for level in levels):
+        raise UserError("levels that place elements of each image's own cannot be left out")
+    try:
+        for level in levels:
+            level.partial = False
+        yield model
+    finally:
+        for level in levels:
+            level.partial = True

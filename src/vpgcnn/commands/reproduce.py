@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     from vpgcnn.training.loop import Interrupted
     from vpgcnn.training.progress import Progress
 
-    arms = options.arms or list(chosen.arms)
+    arms = options.arms or chosen.arms_of(options.preset)
     for arm in arms:
         chosen.config(arm, 0, options.preset)
     try:

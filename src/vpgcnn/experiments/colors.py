@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vpgcnn.analysis import brier, calibration_error, nll, orbit_probabilities, read_theta
+from vpgcnn.analysis import all_of_the_group, brier, calibration_error, nll, orbit_probabilities, read_theta
 from vpgcnn.data import Dataset
 from vpgcnn.experiments.photographs import spread
 from vpgcnn.groups import Hue
@@ -42,10 +42,10 @@ def measure_colors(model: nn.Module, card: Card, dataset: Dataset, progress: Qui
         logits: Tensor = model(card.standardised(pixels * 255))[0]
         return logits
 
-    images, labels = dataset.test.images.to(device).float() / 255, dataset.test.labels
+    images, labels = dataset.test.images.to(device), dataset.test.labels
     some = torch.arange(0, len(labels), max(1, len(labels) // ORBIT_IMAGES))
-    progress.begin("hue shifts", 2 * SHIFTS + 1)
-    (chances,) = orbit_probabilities(predict, images, [lambda part: part], told=progress.advance)
+    progress.begin("hue shifts", 2 * SHIFTS + 2)
+    (chances,) = orbit_probabilities(predict, images, [_pixels], told=progress.advance)
     right = (chances.argmax(dim=1) == labels).double()
     counts = torch.bincount(dataset.train.labels, minlength=len(dataset.classes))
     small = counts[labels] <= TAIL
@@ -59,9 +59,15 @@ def measure_colors(model: nn.Module, card: Card, dataset: Dataset, progress: Qui
         "tail": round(float(right[small].mean()), 5) if bool(small.any()) else None,
         "head": round(float(right[~small].mean()), 5) if bool((~small).any()) else None,
     }
+    theta = read_theta(model, images, all_levels=True, prepare=card.standardised)
+    if set(theta) - {"ranges"}:
+        with all_of_the_group(model):
+            (whole,) = orbit_probabilities(predict, images, [_pixels])
+        row["accuracy_at_theta_one"] = round(float((whole.argmax(dim=1) == labels).double().mean()), 5)
+    progress.advance(1)
     kinds: dict[str, Callable[[float], Callable[[Tensor], Tensor]]] = {"linear": _linear, "hsv": _hsv}
     for kind, make in kinds.items():
-        moves = [make(step / SHIFTS) for step in range(SHIFTS)]
+        moves = [_after_pixels(make(step / SHIFTS)) for step in range(SHIFTS)]
         moved = orbit_probabilities(predict, images[some], moves, told=progress.advance)
         share = (moved.argmax(dim=2) == labels[some]).double().mean(dim=1)
         row[f"shifted_{kind}"] = [round(value, 5) for value in share.tolist()]
@@ -71,11 +77,27 @@ def measure_colors(model: nn.Module, card: Card, dataset: Dataset, progress: Qui
     row["examples"] = []
     for name in SHOWN.get(dataset.name, ()):
         label = dataset.classes.index(name)
-        some = images[labels == label][:FOLLOWED]
-        row["examples"].append({"class": name, **_followed(predict, model, card, some, label)})
-    theta = read_theta(model, card.standardised(dataset.test.images.to(device)), all_levels=True)
+        own = _pixels(images[labels == label][:FOLLOWED])
+        row["examples"].append({"class": name, **_followed(predict, model, card, own, label)})
     row["theta"] = {layer: _spread(values[:, 0], labels) for layer, values in theta.items()}
+    row["theta_by_class"] = {
+        layer: [_rounded_mean(values[labels == label, 0]) for label in range(len(dataset.classes))]
+        for layer, values in theta.items()
+    }
     return row
+
+
+def _pixels(images: Tensor) -> Tensor:
+    """Bytes as numbers in [0, 1]."""
+    return images.float() / 255
+
+
+def _after_pixels(move: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda images: move(_pixels(images))
+
+
+def _rounded_mean(values: Tensor) -> float | None:
+    return round(float(values.mean()), 4) if len(values) else None
 
 
 def _followed(
@@ -142,7 +164,7 @@ def table_colors(rows: list[dict[str, Any]]) -> str:
     # The hue of a ColorMNIST image is part of its label: accuracy under shifts means nothing there.
     free = not rows[0]["config"]["data"]["name"].startswith("colormnist")
     heads = ["arm", "test accuracy", *([] if free else ["small classes", "large classes"])]
-    heads += [*(["over hue shifts (linear, HSV)"] if free else []), "NLL", "Brier", "ECE", "θ mean ± std"]
+    heads += [*(["over hue shifts (linear, HSV)"] if free else []), "NLL", "Brier", "ECE", "θ mean ± std", "at θ = 1"]
     heads += ["seeds", "parameters", "minutes"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for arm in dict.fromkeys(row["arm"] for row in rows):
@@ -156,6 +178,7 @@ def table_colors(rows: list[dict[str, Any]]) -> str:
         )
         cells += [f"{mean(scores[key]):.3f}" for key in ("nll", "brier", "ece")]
         cells += [f"{mean(v['mean'] for v in levels):.2f} ± {mean(v['std'] for v in levels):.3f}" if levels else "–"]
+        cells += [_percent([row.get("accuracy_at_theta_one") for row in own])]
         cells += [", ".join(str(row["seed"]) for row in own), f"{own[0]['parameters']:,}"]
         cells += [f"{mean(row['seconds'] for row in own) / 60:.1f}"]
         lines.append(f"| {' | '.join(cells)} |")

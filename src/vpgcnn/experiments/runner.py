@@ -48,6 +48,7 @@ def run(
     """
     target = results / f"{experiment.result[preset]}.json"
     folder = runs / name / preset
+    commit = _commit()
     for seed in seeds or sorted({seed for arm in arms for seed in experiment.seeds_of(arm)}):
         for arm in arms:
             if seeds is None and seed not in experiment.seeds_of(arm):
@@ -63,7 +64,7 @@ def run(
             model, card = load_model(chosen_weights(own))
             with progress:
                 measured = experiment.measure(model, card, dataset, progress)
-            row = {"arm": arm, "seed": seed, "commit": _commit()}
+            row = {"arm": arm, "seed": seed, "commit": commit}
             row |= {key: result[key] for key in KEPT if key in result}
             row |= {"torch": torch.__version__, "config": _settled(config), **measured}
             write_json(own / "measured.json", row)
@@ -133,17 +134,20 @@ def page(result: dict[str, Any], experiment: Experiment) -> str:
     else:
         others = {row["arm"]: row["steps"] for row in rows if row["steps"] != rows[0]["steps"]}
         budget += f"{rows[0]['steps']} steps" + "".join(f" ({arm}: {steps})" for arm, steps in others.items())
+    notes = experiment.notes.get(result["preset"], "")
+    notes = f"\n{notes}\n" if notes else ""
     return (
         f"# {result['name']} (preset {result['preset']})\n\n{about}\n\nWritten by `{result['command']}`; do not edit.\n"
         f"Data: {data}. Budget of each arm: {budget}. Tested: {CHOSEN[config['select']]}. "
-        f"Commits: {', '.join(sorted({row['commit'] for row in rows}))}.\n\n{experiment.table(rows)}\n"
+        f"Commits: {', '.join(sorted({row['commit'] for row in rows}))}.\n"
+        f"{notes}\n{experiment.table(rows)}\n"
     )
 
 
 def _commit() -> str:
     try:
         said = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"],
+            ["git", "describe", "--always", "--dirty=+changes", "--exclude=*"],
             capture_output=True,
             text=True,
             check=True,

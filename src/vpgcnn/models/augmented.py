@@ -93,22 +93,25 @@ class Augmented(nn.Module):
     In training each image is moved once, by π·θ·ε with ε uniform in [−1, 1]. In evaluation the probabilities of
     `samples` copies, evenly spread over the range, are averaged, and the logits are the log of that. The
     divergence is −log θ, the KL to all of the circle (0 where the range is fixed), plus the network's own.
+    background: the value that comes in at the corners of a turned image.
     Not equivariant by itself: that is what it learns.
     """
 
-    def __init__(self, network: nn.Module, ranges: Range, group: Group, *, samples: int, training: bool) -> None:
+    def __init__(
+        self, network: nn.Module, ranges: Range, group: Group, *, samples: int, training: bool, background: float = 0.0
+    ) -> None:
         super().__init__()
         if samples < 1:
             raise UserError(f"samples must be at least 1, got {samples}")
         self.network, self.ranges = network, ranges
-        self.group, self.samples, self.moves_training = group, samples, training
+        self.group, self.samples, self.moves_training, self.background = group, samples, training, background
 
     def forward(self, images: Tensor) -> Prediction:
         """Images `(B, C, H, W)` to logits `(B, classes)` and divergence `(B,)`."""
         theta = self.ranges(images)
         if self.training and self.moves_training:
             noise = uniform((len(images), 1), theta) * 2 - 1
-            logits, divergence = self.network(self.group.transform(images, math.pi * theta * noise))
+            logits, divergence = self.network(self._moved(images, theta * noise))
         elif self.training or self.samples == 1:
             logits, divergence = self.network(images)
         else:
@@ -117,11 +120,14 @@ class Augmented(nn.Module):
             divergence = divergence - theta[:, 0].log().to(divergence.dtype)
         return Prediction(logits, divergence)
 
+    def _moved(self, images: Tensor, share: Tensor) -> Tensor:
+        return self.group.transform(images - self.background, math.pi * share) + self.background
+
     def _average(self, images: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
         logs, divergences = [], []
         for place in range(self.samples):
             noise = (2 * place + 1) / self.samples - 1
-            logits, divergence = self.network(self.group.transform(images, math.pi * theta * noise))
+            logits, divergence = self.network(self._moved(images, theta * noise))
             logs.append(F.log_softmax(logits.float(), dim=1))
             divergences.append(divergence)
         return torch.stack(logs).logsumexp(dim=0) - math.log(self.samples), torch.stack(divergences).mean(dim=0)
@@ -130,8 +136,11 @@ class Augmented(nn.Module):
         return f"{self.group}, samples={self.samples}"
 
 
-def augmented(network: nn.Module, config: AugmenterConfig, in_channels: int) -> nn.Module:
-    """The network behind the augmentation that is configured; the network itself for "none"."""
+def augmented(network: nn.Module, config: AugmenterConfig, in_channels: int, background: float = 0.0) -> nn.Module:
+    """The network behind the augmentation that is configured; the network itself for "none".
+
+    background: black, as the network sees it.
+    """
     if config.kind == "none":
         return network
     if not 0 < config.floor <= config.initial <= 1:
@@ -147,4 +156,4 @@ def augmented(network: nn.Module, config: AugmenterConfig, in_channels: int) -> 
     else:
         ranges = ImageRange(in_channels, config.width, config.initial, config.floor)
     group = SO2() if config.transform == "rotation" else Hue(360)  # acts by any angle, linearly
-    return Augmented(network, ranges, group, samples=config.samples, training=config.training)
+    return Augmented(network, ranges, group, samples=config.samples, training=config.training, background=background)

@@ -29,6 +29,10 @@ class _Maker:
     def __init__(self, config: ColorConfig) -> None:
         if config.elements < 1 or config.width < 1:
             raise UserError(f"elements and width must be at least 1, got {config.elements} and {config.width}")
+        if config.elements == 1 and config.level != "full":
+            raise UserError(
+                f"one element leaves nothing to choose: with elements 1 the level is full, got {config.level}"
+            )
         self.config = config
         self.group: Group = Hue(config.elements) if config.elements > 1 else Rotations(1)
         self.place = Placement(
@@ -37,20 +41,18 @@ class _Maker:
         )  # fmt: skip
 
     def lift(self, inner: int, outer: int, name: str, size: int, stride: int = 1, padding: int = 0) -> LiftConv2d:
-        level = aside(self.place(name)) if self.group.order != 1 else Full
-        return LiftConv2d(
-            inner, outer, size, self.group, level=level, stride=stride, padding=padding, bias=False
-        )  # fmt: skip
+        level = aside(self.place(name))
+        return LiftConv2d(inner, outer, size, self.group, level=level, stride=stride, padding=padding, bias=False)
 
     def conv(
         self, inner: int, outer: int, name: str, size: int, stride: int = 1, padding: int = 0, *, plain: bool = False
     ) -> GroupConv2d:
         """plain: on the trivial group, after the hues were pooled away."""
         group = Rotations(1) if plain else self.group
-        level = aside(self.place(name))
+        level = Full if plain else aside(self.place(name))
         separable = self.config.separable and group.order != 1
         return GroupConv2d(
-            inner, outer, size, group, level=level if group.order != 1 else Full, sees=self.config.sees,
+            inner, outer, size, group, level=level, sees=self.config.sees,
             kernel=partial(TableKernel, separable=separable), stride=stride, padding=padding, bias=False,
         )  # fmt: skip
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from vpgcnn.report.svg import HUE, Curve, bars, legend, plot, sheet
 
-__all__ = ["NAMES", "confidence", "errors"]
+__all__ = ["NAMES", "confidence", "errors", "windows"]
 
 NAMES = {
     "vp3": "a level for each image",
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 def confidence(rows: Sequence[Row]) -> str:
     """The paper's figure: single images of two classes, and their mean, as their hue is shifted (HSV)."""
-    arms = [arm for arm in ("vp3", "ce3", "resnet") if any(row["arm"] == arm for row in rows)]
+    arms = _there(rows, ("vp3", "ce3", "resnet"))
     drawings = []
     for place, example in enumerate(rows[0]["examples"]):
         curves, faint = [], []  # type: list[Curve], list[list[float]]
@@ -32,12 +32,37 @@ def confidence(rows: Sequence[Row]) -> str:
             curves.append(Curve(NAMES[arm], np.concatenate(own).mean(0).tolist(), dashed=number > 0))
         title = f"{example['class']}: confidence that it is one"
         drawings.append(plot(title, example["shifts"], curves, axis=HUE, faint=faint))
-    return sheet(drawings, legend([NAMES[arm] for arm in arms], [place > 0 for place in range(len(arms))]))
+    return sheet(drawings, _legend(arms))
+
+
+def windows(rows: Sequence[Row], classes: Sequence[str], count: int = 10) -> str:
+    """Confidence along the circle of the classes with the narrowest and of those with the widest windows.
+
+    A class's window is its mean θ, over seeds and over the layers whose levels differ between images.
+    """
+    arms = _there(rows, ("vp3", "ce3", "resnet"))
+    own = [row for row in rows if row["arm"] == "vp3"]
+    layers = [layer for layer, said in own[0]["theta"].items() if max(r["theta"][layer]["std"] for r in own) > 0.005]
+    layers = layers or list(own[0]["theta"])
+    theta = np.array([[row["theta_by_class"][layer] for layer in layers] for row in own], dtype=float).mean((0, 1))
+    order = [place for place in np.argsort(theta, kind="stable").tolist() if not np.isnan(theta[place])]
+    shifts = [step / 12 for step in range(-6, 7)]
+    drawings = []
+    for kind, chosen in (("narrowest", order[:count]), ("widest", order[-count:][::-1])):
+        curves = []
+        for number, arm in enumerate(arms):
+            found = [row["confidence_hsv"][place] for row in rows if row["arm"] == arm for place in chosen]
+            mean = np.array([curve for curve in found if curve is not None]).mean(0)
+            curves.append(Curve(NAMES[arm], [mean[step] for step in range(-6, 7)], dashed=number > 0))
+        named = ", ".join(classes[place] for place in chosen[:2])
+        title = f"{kind} θ, {theta[chosen].mean():.2f}: {named}, …"
+        drawings.append(plot(title, shifts, curves, axis=HUE))
+    return sheet(drawings, _legend(arms))
 
 
 def errors(rows: Sequence[Row], classes: Sequence[str]) -> str:
     """For each class the smallest and the largest invariance error of its images, on the group and off it."""
-    arms = [arm for arm in ("ce3", "vp3") if any(row["arm"] == arm for row in rows)]
+    arms = _there(rows, ("ce3", "vp3"))
     last = _ends(rows, arms[-1], "on")
     known = [place for place, ends in enumerate(last) if ends is not None]
     order = sorted(known, key=lambda place: -(last[place] or (0.0, 0.0))[1])
@@ -50,6 +75,14 @@ def errors(rows: Sequence[Row], classes: Sequence[str]) -> str:
         drawings.append(bars(title, series, [classes[place] for place in order]))
     below = legend([NAMES[arm] for arm in arms], [False] * len(arms))
     return sheet(drawings, below, width=920, height=240, columns=1)
+
+
+def _there(rows: Sequence[Row], arms: Sequence[str]) -> list[str]:
+    return [arm for arm in arms if any(row["arm"] == arm for row in rows)]
+
+
+def _legend(arms: Sequence[str]) -> str:
+    return legend([NAMES[arm] for arm in arms], [place > 0 for place in range(len(arms))])
 
 
 def _ends(rows: Sequence[Row], arm: str, kind: str) -> list[tuple[float, float] | None]:

@@ -45,7 +45,8 @@ class Card:
 
     def build(self) -> nn.Module:
         """The network, with random weights."""
-        return augmented(build(self.model, self.channels, len(self.classes)), self.augmenter, self.channels)
+        network = build(self.model, self.channels, len(self.classes))
+        return augmented(network, self.augmenter, self.channels, background=-self.mean / self.std)
 
     def standardised(self, images: Tensor) -> Tensor:
         """Bytes `(B, C, H, W)` to numbers with mean 0 and deviation 1 over the training images."""
