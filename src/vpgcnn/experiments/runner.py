@@ -123,7 +123,7 @@ def _write(target: Path, name: str, preset: str, experiment: Experiment, folder:
 def page(result: dict[str, Any], experiment: Experiment) -> str:
     """The result as a Markdown page."""
     rows = result["rows"]
-    data = rows[0]["data"][0].split(" from ")[0]
+    data = rows[0]["data"][0].split(" from ")[0].rstrip(",")
     config = rows[0]["config"]
     about = f"{experiment.about[0].upper()}{experiment.about[1:]}."
     budget = f"{config['epochs']} epochs of batches of {config['batch_size']}, "
@@ -140,8 +140,22 @@ def page(result: dict[str, Any], experiment: Experiment) -> str:
         f"# {result['name']} (preset {result['preset']})\n\n{about}\n\nWritten by `{result['command']}`; do not edit.\n"
         f"Data: {data}. Budget of each arm: {budget}. Tested: {CHOSEN[config['select']]}. "
         f"Commits: {', '.join(sorted({row['commit'] for row in rows}))}.\n"
-        f"{notes}\n{experiment.table(rows)}\n"
+        f"{notes}\n{_beside(experiment.table(rows), experiment.published)}\n"
     )
+
+
+def _beside(table: str, published: dict[str, str]) -> str:
+    """A Markdown table with the paper's numbers in a column after the second."""
+    if not published:
+        return table
+    lines = []
+    for number, line in enumerate(table.splitlines()):
+        cells = line.split("|")
+        if len(cells) > 3:
+            new = {0: " the paper ", 1: "---"}.get(number, f" {published.get(cells[1].strip(), '–')} ")
+            line = "|".join([*cells[:3], new, *cells[3:]])
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def _commit() -> str:
