@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,57 @@ def test_evaluate_says_accuracy_and_levels(trained: Path) -> None:
     assert set(data["theta"]["last"]) <= {"bright", "dark"}
     again = vpgcnn("evaluate", trained / "run" / "best.safetensors", "--data", trained / "photos", "--json")
     assert json.loads(again.stdout)["images"] == 60  # all of a folder that is given
+
+
+def test_evaluate_refuses_other_data_than_those_of_the_run(trained: Path, tmp_path: Path) -> None:
+    """What is a test image of other data may have been a training image."""
+    shutil.copytree(trained / "run", tmp_path / "run")
+    said = json.loads((tmp_path / "run" / "result.json").read_text())
+    (tmp_path / "run" / "result.json").write_text(json.dumps({**said, "fingerprint": "of others"}))
+    result = vpgcnn("evaluate", tmp_path / "run")
+    assert result.returncode != 0
+    assert "was trained with other data than are there now" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert vpgcnn("evaluate", tmp_path / "run", "--data", trained / "photos").returncode == 0  # on purpose
+
+
+def test_levels_of_all_images_are_shown(trained: Path, tmp_path: Path) -> None:
+    words = ["--data.name", trained / "photos", "--data.size", "16", "--epochs", "1", "--batch-size", "16"]
+    words += [
+        "--model.elements",
+        "1",
+        "--model.level",
+        "full",
+        "--model.width",
+        "2",
+        "--model.depths",
+        "1",
+        "1",
+        "1",
+        "1",
+    ]
+    words += ["--augmenter.kind", "shared", "--augmenter.initial", "0.4", "--augmenter.transform", "rotation"]
+    words += ["--threads", "1", "--out", tmp_path / "run"]
+    result = vpgcnn("train", "flowers102", *words)
+    assert result.returncode == 0, result.stderr
+    shown = vpgcnn("evaluate", tmp_path / "run")
+    assert "θ, the same for all images: ranges 0.4" in shown.stdout, shown.stderr
+
+
+def test_flowers_are_verified_with_their_images(garden: Path) -> None:
+    def verify() -> tuple[int, dict[str, str]]:
+        result = vpgcnn("datasets", "verify", "flowers102", "--data-dir", garden, "--json")
+        return result.returncode, json.loads(result.stdout)
+
+    _, states = verify()
+    assert states["flowers-102/jpg/image_*.jpg"] == "6 images"
+    photograph = garden / "flowers-102" / "jpg" / "image_00005.jpg"
+    photograph.write_bytes(photograph.read_bytes()[:300])
+    code, states = verify()
+    assert (code, states["flowers-102/jpg/image_00005.jpg"]) == (1, "damaged")
+    shutil.rmtree(garden / "flowers-102" / "jpg")
+    code, states = verify()
+    assert (code, states["flowers-102/jpg/image_*.jpg"]) == (1, "missing")
 
 
 def test_predict_says_class_confidence_and_level(trained: Path, tmp_path: Path) -> None:

@@ -147,9 +147,12 @@ def test_foreign_and_damaged_tables_are_named(garden: Path) -> None:
     savemat(labels, {"labels": np.array([[1, 2]], np.uint8)})
     with pytest.raises(UserError, match="are not those of Flowers102: 2 labels"):
         flowers(garden)
-    labels.write_bytes(b"text")
-    with pytest.raises(UserError, match="is damaged"):
-        flowers(garden)
+    savemat(labels, {"labels": np.array([[1, 2, 102, 1, 2, 102]], np.uint8)})
+    whole = labels.read_bytes()
+    for content in (b"text", whole[:100], whole[:150], b""):
+        labels.write_bytes(content)
+        with pytest.raises(UserError, match="is damaged"):
+            flowers(garden)
     labels.unlink()
     with pytest.raises(UserError, match="vpgcnn datasets fetch flowers102"):
         flowers(garden)

@@ -103,7 +103,7 @@ def test_every_family_trains(config: ColorConfig, family: str) -> None:
 
 
 def test_grey_images_need_the_ordinary_network() -> None:
-    with pytest.raises(UserError, match="acts on RGB"):
+    with pytest.raises(UserError, match="hues need colour images, got 1 channel"):
         build(SMALL_CNN, 1, 5)
     assert build(ordinary(SMALL_CNN), 1, 5)(torch.rand(2, 1, 28, 28)).logits.shape == (2, 5)
 
@@ -115,7 +115,15 @@ def test_grey_images_need_the_ordinary_network() -> None:
         ({"width": 0}, "elements and width must be at least 1"),
         ({"depths": (2, 2)}, r"depths are the numbers of blocks of four stages, got \(2, 2\)"),
         ({"equivariant": 5}, "from 0 to 4, got 5"),
-        ({"where": ("conv6",)}, "no layer is called 'conv6'"),
+        (
+            {"where": ("conv6",)},
+            "is called 'conv6': choose from lift, stage1, stage2, stage3, stage4, or a layer within",
+        ),
+        ({"where": ()}, "where names no layer"),
+        ({"where": "lift"}, "where is a tuple of names, got the text 'lift'"),
+        ({"equivariant": 2}, "stage4 is not on hues with equivariant 2"),
+        ({"elements": 1}, "with elements 1 the level is full, got variational"),
+        ({"shape": "cnn", "where": ("conv7",), "equivariant": 2}, "no stages to be equivariant in part"),
         ({"family": "pathwise"}, "has finite axes, use Window"),
         ({"dropout": 1.5, "shape": "cnn", "where": ("conv7",)}, r"p must be in \[0, 1\), got 1.5"),
     ],

@@ -105,7 +105,7 @@ def test_pathwise_levels_are_a_setting() -> None:
         ({"group": "su3"}, "unknown group 'su3'"),
         ({"elements": 0}, "elements must be at least 1, got 0"),
         ({"level": "none"}, "unknown level 'none'"),
-        ({"where": ("middle",)}, "no layer is called 'middle'"),
+        ({"where": ("middle",)}, "is called 'middle': choose from lift"),
         ({"family": "oval"}, "unknown family 'oval'"),
         ({"kernel_sizes": (4, 4)}, "are three"),
         ({"kernel_sizes": (4, 3, 3)}, "must be odd"),

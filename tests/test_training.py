@@ -376,10 +376,12 @@ def test_other_data_are_noticed(config: TrainConfig, tmp_path: Path, monkeypatch
         patch.setattr(loop._Training, "_one_step", stop_after)
         with pytest.raises(Interrupted):
             train(config, tmp_path / "run")
+    train(config, tmp_path / "finished")
     arrays["images"][0, 0, 0] ^= 255
     np.savez(path, **arrays)
-    with pytest.raises(UserError, match="other data"):
-        train(config, tmp_path / "run", resume=True)
+    for folder in ("run", "finished"):
+        with pytest.raises(UserError, match="other data"):
+            train(config, tmp_path / folder, resume=True)
 
 
 def test_what_a_killed_process_leaves_is_no_obstacle(config: TrainConfig, tmp_path: Path) -> None:

@@ -144,7 +144,8 @@ class Band:
 
     def __post_init__(self) -> None:
         if not (0 <= self.low < self.high and self.rate > 0 and abs(self.weight) <= self.most):
-            raise UserError(f"a band needs 0 ≤ low < high, rate > 0 and λ within ± {self.most:g}, got {self}")
+            got = f"low {self.low}, high {self.high}, speed {self.rate} and λ {self.weight}"
+            raise UserError(f"a band needs 0 ≤ low < high, speed > 0 and λ within ± {self.most:g}, got {got}")
 
     def after(self, kl: float) -> Band:
         """The weight after a step whose mean kl was `kl`."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from vpgcnn.commands.common import data_dir_option, parser, print_json, table
-from vpgcnn.data.files import check, data_directory, fetch
+from vpgcnn.data.files import Archive, check, data_directory, fetch
 from vpgcnn.errors import UserError
 
 EXAMPLES = """examples:
@@ -55,19 +57,44 @@ def main(arguments: list[str]) -> int:
         print(f"{options.name}: {len(new)} files fetched, all {len(chosen.files)} verified in {root}")  # noqa: T201
         return 0
     states = {file.path: check(file, root) for file in chosen.files}
+    if chosen.archive is not None and chosen.archive.pattern:
+        states |= _pictures(root, chosen.archive)
     if options.json:
         print_json(states)
     else:
         table(list(states.items()))
     # Parts of CIFAR may be missing on purpose; what is there must be whole.
-    return 0 if "ok" in states.values() and "damaged" not in states.values() else 1
+    lacks = chosen.archive is not None and bool(chosen.archive.pattern) and "missing" in states.values()
+    return 0 if "ok" in states.values() and "damaged" not in states.values() and not lacks else 1
 
 
-def _present(name: str, root: object) -> str:
-    from pathlib import Path
-
+def _present(name: str, root: Path) -> str:
     from vpgcnn.data.registry import entry
 
-    files = entry(name).files
-    count = sum((Path(str(root)) / file.path).is_file() for file in files)
-    return f"{count} of {len(files)}"
+    chosen = entry(name)
+    count = sum((root / file.path).is_file() for file in chosen.files)
+    said = f"{count} of {len(chosen.files)}"
+    if chosen.archive is not None and chosen.archive.pattern:
+        said += f", {len(_unpacked(root, chosen.archive))} images"
+    return said
+
+
+def _unpacked(root: Path, archive: Archive) -> list[Path]:
+    return sorted((root / archive.into).glob(archive.pattern))
+
+
+def _pictures(root: Path, archive: Archive) -> dict[str, str]:
+    """Whether the images of an archive are there, and which of them end too early."""
+    found = _unpacked(root, archive)
+    name = f"{archive.into}/{archive.pattern}"
+    cut = [path for path in found if not _whole(path)]
+    states = {f"{archive.into}/{path.relative_to(root / archive.into)}": "damaged" for path in cut}
+    return {name: f"{len(found)} images" if found else "missing", **states}
+
+
+def _whole(path: Path) -> bool:
+    """Whether a JPEG has its end."""
+    with path.open("rb") as stream:
+        stream.seek(0, 2)
+        stream.seek(max(0, stream.tell() - 64))
+        return b"\xff\xd9" in stream.read()

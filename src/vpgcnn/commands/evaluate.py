@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
     command.add_argument("--json", action="store_true", help="as JSON")
     data_dir_option(command)
     options = command.parse_args(arguments)
-    from vpgcnn.commands.use import load_run
+    from vpgcnn.commands.use import fingerprint_of, load_run
 
     model, card, data = load_run(options.run)
     from accelerate import Accelerator
@@ -40,6 +40,11 @@ def main(arguments: list[str]) -> int:
     if options.data:
         data = replace(data, name=options.data, size=card.size, limit=None)
     dataset = load(data, options.data_dir)
+    if not options.data and fingerprint_of(options.run) not in (None, dataset.fingerprint()):
+        raise UserError(
+            f"{options.run} was trained with other data than are there now ({dataset.notes[0]}), and what is a test "
+            f"image here may be a training image there: name those with --data-dir, or test on others with --data"
+        )
     if dataset.classes != card.classes or dataset.channels != card.channels:
         raise UserError(
             f"the network knows {_kind(card.classes, card.channels)}, "
@@ -52,8 +57,9 @@ def main(arguments: list[str]) -> int:
     accelerator = Accelerator()
     model = model.to(accelerator.device)
     result: dict[str, Any] = {"split": part, **evaluate(model, split, card, accelerator)}
-    pixels = card.standardised(split.images.to(accelerator.device))
-    theta = read_theta(model, pixels)
+    pixels = split.images.to(accelerator.device)
+    theta = read_theta(model, pixels, prepare=card.standardised)
+    shared = read_theta(model, pixels[:1], all_levels=True, prepare=card.standardised)
     result["theta"] = {
         layer: {
             name: round(float(values[split.labels == label].mean()), 4)
@@ -61,6 +67,9 @@ def main(arguments: list[str]) -> int:
             if bool((split.labels == label).any())
         }
         for layer, values in theta.items()
+    }
+    result["theta_of_all"] = {
+        layer: round(float(values[0].mean()), 4) for layer, values in shared.items() if layer not in theta
     }
     if options.json:
         print_json(result)
@@ -70,10 +79,15 @@ def main(arguments: list[str]) -> int:
     if theta:
         moves = "hues" if card.model.name == "color" else "rotations"
         print(f"\nθ, the share of all {moves} in use (1 is all of them), mean by class:")  # noqa: T201
+        if "ranges" in theta:
+            print("(ranges: by how much of the circle the augmenter moves an image, either way)")  # noqa: T201
         names = [name for name in card.classes if name in next(iter(result["theta"].values()))]
         rows = [("class", *result["theta"])]
         rows += [(name, *(f"{values[name]:.3f}" for values in result["theta"].values())) for name in names]
         table(rows)
+    if result["theta_of_all"]:
+        listed = ", ".join(f"{layer} {value:.3f}" for layer, value in result["theta_of_all"].items())
+        print(f"\nθ, the same for all images: {listed}")  # noqa: T201
     return 0
 
 

@@ -35,7 +35,8 @@ def main(arguments: list[str]) -> int:
     if options.list:
         for name, entry in EXPERIMENTS.items():
             every = ", ".join(map(str, entry.seeds))
-            print(f"{name}: {entry.about}\n  arms: {', '.join(entry.arms)}; seeds: {every}")  # noqa: T201
+            listed = ", ".join(entry.arms_of(options.preset))
+            print(f"{name}: {entry.about}\n  arms: {listed}; {'draws' if entry.draws else 'seeds'}: {every}")  # noqa: T201
         return 0
     if options.name is None:
         raise UserError(f"which experiment? choose from {', '.join(EXPERIMENTS)}")

@@ -12,7 +12,7 @@ from vpgcnn.training.config import TrainConfig
 from vpgcnn.training.run import chosen_weights
 from vpgcnn.training.serial import from_json, read_json
 
-__all__ = ["load_run"]
+__all__ = ["fingerprint_of", "load_run"]
 
 
 def load_run(path: Path) -> tuple[nn.Module, Card, DataConfig]:
@@ -23,3 +23,11 @@ def load_run(path: Path) -> tuple[nn.Module, Card, DataConfig]:
     if config.is_file():
         return model, card, from_json(TrainConfig, read_json(config), str(config)).data
     return model, card, DataConfig(name=card.dataset)
+
+
+def fingerprint_of(path: Path) -> str | None:
+    """The fingerprint of the data of a finished run, None where it is not known."""
+    result = chosen_weights(path).parent / "result.json"
+    said = read_json(result) if result.is_file() else {}
+    found = said.get("fingerprint") if isinstance(said, dict) else None
+    return found if isinstance(found, str) else None

@@ -127,7 +127,7 @@ EXPERIMENTS = {
         {"cpu": "mnist67-180", "paper": "mnist67-180-paper"},
     ),
     "table-colormnist": Experiment(
-        "test accuracy on ten draws of long-tailed ColorMNIST: ordinary, hue-equivariant and variational networks",
+        "test accuracy on draws of long-tailed ColorMNIST: ordinary, hue-equivariant and variational networks",
         "colormnist-lt",
         {
             "cnn-19k": _t2,

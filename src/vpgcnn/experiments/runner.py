@@ -13,7 +13,7 @@ from vpgcnn.data import load
 from vpgcnn.errors import UserError
 from vpgcnn.experiments.registry import Experiment
 from vpgcnn.training.checkpoint import load_model
-from vpgcnn.training.config import TrainConfig
+from vpgcnn.training.config import TrainConfig, settled
 from vpgcnn.training.loop import train
 from vpgcnn.training.progress import Quiet
 from vpgcnn.training.run import FREE, chosen_weights
@@ -74,7 +74,7 @@ def run(
 
 
 def _settled(config: TrainConfig) -> dict[str, Any]:
-    return {key: value for key, value in to_json(config).items() if key not in FREE}
+    return {key: value for key, value in to_json(settled(config)).items() if key not in FREE}
 
 
 def _settings_of(row: dict[str, Any]) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ from vpgcnn.errors import UserError
 from vpgcnn.groups import SO2, Group, Hue
 from vpgcnn.levels import bound
 from vpgcnn.models.base import Prediction
+from vpgcnn.models.color import ColorCNN, ColorResNet
 from vpgcnn.models.config import AugmenterConfig
 from vpgcnn.precision import full_precision, uniform
 
@@ -145,7 +146,8 @@ def augmented(network: nn.Module, config: AugmenterConfig, in_channels: int, bac
         return network
     if not 0 < config.floor <= config.initial <= 1:
         raise UserError(f"augmenter: 0 < floor ≤ initial ≤ 1 is needed, got {config.floor} and {config.initial}")
-    if config.transform == "hue" and in_channels != 3:
+    hue = config.transform == "hue" or (config.transform == "auto" and isinstance(network, ColorCNN | ColorResNet))
+    if hue and in_channels != 3:
         raise UserError(f"augmenter: hues need colour images, got {in_channels} channel")
     if config.kind != "fixed" and not config.training:
         raise UserError("augmenter: a range is learned from training images that move, so training must be on")
@@ -155,5 +157,5 @@ def augmented(network: nn.Module, config: AugmenterConfig, in_channels: int, bac
         ranges = SharedRange(config.initial, config.floor)
     else:
         ranges = ImageRange(in_channels, config.width, config.initial, config.floor)
-    group = SO2() if config.transform == "rotation" else Hue(360)  # acts by any angle, linearly
+    group = Hue(360) if hue else SO2()  # hues act by any angle, linearly
     return Augmented(network, ranges, group, samples=config.samples, training=config.training, background=background)

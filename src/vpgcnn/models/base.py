@@ -72,6 +72,8 @@ class Placement:
         monotonic: bool = False,
     ) -> None:
         self.monotonic, self.last = monotonic, None  # type: bool, Learned | None
+        if isinstance(where, str):
+            raise UserError(f"where is a tuple of names, got the text {where!r}")
         self.level, self.where, self.elsewhere, self.placed = level, where, elsewhere, placed
         if not 0 < initial <= 1:
             raise UserError(f"initial is a θ in (0, 1], got {initial}")
@@ -98,9 +100,18 @@ class Placement:
 
     def check(self) -> None:
         """After all layers were made: complain of names in `where` that none of them has."""
+        if self.level not in self.placed:
+            return
+        if not self.where:
+            raise UserError(f"where names no layer, so that no level would be {self.level}: choose level full for that")
         unknown = [name for name in self.where if not any(_covers(name, layer) for layer in self.seen)]
-        if self.level in self.placed and unknown:
-            raise UserError(f"no layer is called {unknown[0]!r}: choose from {', '.join(self.seen)}")
+        if unknown:
+            stages = dict.fromkeys(layer.split(".")[0] for layer in self.seen)
+            inner = [layer for layer in self.seen if "." in layer]
+            more = f", or a layer within, such as {inner[0]}" if inner else ""
+            raise UserError(
+                f"no layer that can have a level is called {unknown[0]!r}: choose from {', '.join(stages)}{more}"
+            )
 
 
 def aside(make: LevelFactory) -> LevelFactory:

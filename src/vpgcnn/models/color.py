@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import partial
 
 import torch.nn.functional as F
@@ -66,6 +67,8 @@ class ColorCNN(nn.Module):
 
     def __init__(self, config: ColorConfig, in_channels: int, classes: int) -> None:
         super().__init__()
+        if config.equivariant != 4:
+            raise UserError(f"the cnn has no stages to be equivariant in part, got equivariant {config.equivariant}")
         self.config = config
         make, width = _Maker(config), config.width
         self.group = make.group
@@ -103,6 +106,11 @@ class ColorResNet(nn.Module):
             raise UserError(f"depths are the numbers of blocks of four stages, got {config.depths}")
         if not 0 <= config.equivariant <= 4:
             raise UserError(f"equivariant is a number of stages from 0 to 4, got {config.equivariant}")
+        beyond = [name for name in config.where if re.match(r"stage[1-4]", name) and int(name[5]) > config.equivariant]
+        if beyond and config.level != "full":
+            raise UserError(
+                f"{beyond[0]} is not on hues with equivariant {config.equivariant}: put levels elsewhere with where"
+            )
         self.config = config
         make = _Maker(config)
         self.group = make.group

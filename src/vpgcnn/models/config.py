@@ -96,7 +96,8 @@ class ColorConfig:
     elsewhere: LevelName = "full"
     """The level of the other layers of a variational or learned network."""
     family: FamilyName = "window"
-    """window: exact shares of the circle. ranked: the paper's eq. ste. gumbel: Partial G-CNN's."""
+    """window: exact shares of the circle. ranked: the paper's eq. ste. gumbel: Partial G-CNN's. (pathwise is for
+    continuous groups.)"""
     sees: SightName = "input"
     """What a level looks at: its layer's input, as in the paper, or output."""
     initial: float = 0.9
@@ -124,8 +125,9 @@ class AugmenterConfig:
     kind: Literal["none", "fixed", "shared", "image"] = "none"
     """none. fixed: as far as `initial` says. shared: one learned range for all images (Augerino). image: a range
     for each image, which a small network of its own predicts (InstaAug)."""
-    transform: Literal["rotation", "hue"] = "rotation"
-    """What moves: the image about its centre, or its hue (the linear rotation of RGB)."""
+    transform: Literal["auto", "rotation", "hue"] = "auto"
+    """What moves: the image about its centre, or its hue (the linear rotation of RGB). auto: the hue before a
+    colour network, the image before others."""
     initial: float = 0.5
     """The range at the start, as a share of the circle: images move by up to ± 180° times this."""
     floor: float = 0.01

@@ -53,6 +53,10 @@ def build(config: ModelConfig, in_channels: int, classes: int) -> nn.Module:
     """A network with random weights: images `(B, in_channels, H, W)` → `Prediction`."""
     if in_channels < 1 or classes < 2:
         raise UserError(f"a network needs channels and at least 2 classes, got {in_channels} and {classes}")
+    if isinstance(config, ColorConfig) and config.elements > 1 and in_channels != 3:
+        raise UserError(
+            f"hues need colour images, got {in_channels} channel: elements 1 with level full is the ordinary network"
+        )
     try:
         if isinstance(config, SE2Config):
             return SE2Net(config, in_channels, classes)

@@ -46,6 +46,8 @@ def check_settings(config: TrainConfig, processes: int) -> None:
         raise UserError(f"batch_size {config.batch_size} cannot be shared evenly among {processes} processes")
     if not 0 <= config.warmup < 1 or not 0 <= config.final <= 1:
         raise UserError(f"warmup and final are shares of 1, got {config.warmup} and {config.final}")
+    if config.objective.balance < 0:
+        raise UserError(f"objective.balance must not be negative, got {config.objective.balance}")
     for group in ("network", "levels"):
         settings: OptimiserConfig = getattr(config, group)
         if settings.rate <= 0 or settings.decay < 0:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from vpgcnn.data.config import DataConfig
 from vpgcnn.models.config import AugmenterConfig, ModelConfig, SE2Config
 
-__all__ = ["ObjectiveConfig", "OptimiserConfig", "TrainConfig"]
+__all__ = ["ObjectiveConfig", "OptimiserConfig", "TrainConfig", "settled"]
 
 
 @dataclass(frozen=True)
@@ -96,3 +96,8 @@ class TrainConfig:
     """How often, besides after each epoch, the state to resume from is written."""
     log_steps: int = 50
     """Write a line of metrics every so many steps; 0 for epochs only."""
+
+
+def settled(config: TrainConfig) -> TrainConfig:
+    """The same run with what has no effect at its defaults: an augmenter that is not there."""
+    return config if config.augmenter.kind != "none" else replace(config, augmenter=AugmenterConfig())

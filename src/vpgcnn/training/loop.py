@@ -151,8 +151,9 @@ class _Training:
 
     def _run(self) -> dict[str, Any]:
         if self.run.result.exists():
-            self.progress.say(f"{self.run.folder} is finished")
             done: dict[str, Any] = read_json(self.run.result)
+            self._check_data(done.get("fingerprint"))
+            self.progress.say(f"{self.run.folder} is finished")
             return done
         self._restore()
         with _Wish() as wish, self.progress:
@@ -220,8 +221,7 @@ class _Training:
 
     def _restore(self) -> None:
         kept = self.run.load_state()
-        if kept is not None and kept[1].get("data", self.fingerprint) != self.fingerprint:
-            raise UserError(f"{self.run.folder} was begun with other data than are there now: {self.data.notes[0]}")
+        self._check_data(None if kept is None else kept[1].get("data"))
         if self.main:
             self.run.rewind(None if kept is None else kept[1])
         if kept is None:
@@ -237,6 +237,10 @@ class _Training:
         if self.accelerator.scaler is not None and said["scaler"]:
             self.accelerator.scaler.load_state_dict(said["scaler"])
         self.progress.say(f"resuming after step {self.step} of {self.total}")
+
+    def _check_data(self, fingerprint: str | None) -> None:
+        if fingerprint not in (None, self.fingerprint):
+            raise UserError(f"{self.run.folder} was begun with other data than are there now: {self.data.notes[0]}")
 
     # ------------------------------------------------------------ a step
 

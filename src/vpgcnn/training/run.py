@@ -24,7 +24,7 @@ from torch import Tensor
 
 from vpgcnn.errors import UserError
 from vpgcnn.training.checkpoint import read_tensors, save_tensors
-from vpgcnn.training.config import TrainConfig
+from vpgcnn.training.config import TrainConfig, settled
 from vpgcnn.training.serial import from_json, read_json, to_json, write_bytes, write_json
 
 __all__ = ["Run", "chosen_weights"]
@@ -84,8 +84,9 @@ class Run:
             write_json(path, to_json(self.config))
 
     def _check_same(self, old: TrainConfig) -> None:
+        then, now = settled(old), settled(self.config)
         for part in fields(TrainConfig):
-            one, two = getattr(old, part.name), getattr(self.config, part.name)
+            one, two = getattr(then, part.name), getattr(now, part.name)
             if part.name not in FREE and one != two:
                 detail = next(
                     (f"{part.name}.{inner.name}: {getattr(one, inner.name)!r} then, {getattr(two, inner.name)!r} now"
