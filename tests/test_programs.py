@@ -52,7 +52,7 @@ def test_documents_say_what_the_results_say() -> None:
     assert drawing == report.figure(report.experiment("mnist67-180")["rows"]) + "\n"
 
 
-@pytest.mark.parametrize("name", ["fig-mnist67-180", "table-cifar10"])
+@pytest.mark.parametrize("name", ["fig-mnist67-180", "table-cifar10", "table-colormnist"])
 def test_results_are_written_by_their_command(name: str) -> None:
     from vpgcnn.experiments.registry import EXPERIMENTS
     from vpgcnn.experiments.runner import page
