@@ -329,7 +329,7 @@ def test_unwritable_and_full_disks_give_a_sentence(
         ({"data": DataConfig(name="no-such-set")}, "unknown dataset 'no-such-set'"),
         (
             {"model": replace(TINY, where=("first",))},
-            "no layer is called 'first': choose from lift, stage1.first, last",
+            "is called 'first': choose from lift, stage1, last",
         ),
         ({"model": replace(TINY, kernel_sizes=(5, 3, 9))}, "cannot take 16×16 images"),
         ({"model": replace(TINY, initial=2.0)}, "got 2.0"),
