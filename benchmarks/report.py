@@ -91,7 +91,7 @@ def results_table() -> str:
     found = {name: experiment(name) for name in EXPERIMENTS if there(name)}
     tables = ["\n".join(EXPERIMENTS[name](by_arm(result))) for name, result in found.items()]
     commands = ", ".join(f"`{result['command']}`" for result in found.values())
-    said = "Mean ± standard deviation over seeds (for ColorMNIST, over draws), by"
+    said = "Mean ± standard deviation over seeds; for ColorMNIST over draws, of which two are 0 and 1. Written by"
     return "\n\n".join(tables) + f"\n\n{said} {commands}.\n"
 
 
