@@ -74,4 +74,4 @@ def all_of_the_group(model: nn.Module) -> Iterator[nn.Module]:
         yield model
     finally:
         for level in levels:
-            level.partial = True
+            del level.partial  # the class's own again

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -70,9 +70,7 @@ def plot(
         return " ".join(f"{x(a):.1f},{y(v):.1f}" for a, v in zip(places, values, strict=True))
 
     parts = [f'<text x="{left}" y="20" class="title">{escape(title)}</text>']
-    for value in (0, 0.25, 0.5, 0.75, 1):
-        parts.append(f'<line x1="{left}" x2="{width - right}" y1="{y(value):.1f}" y2="{y(value):.1f}" class="grid"/>')
-        parts.append(f'<text x="{left - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:g}</text>')
+    parts += _quarters(left, width - right, y)
     for place, text in axis.ticks:
         parts.append(f'<line x1="{x(place):.1f}" x2="{x(place):.1f}" y1="{top}" y2="{height - bottom}" class="grid"/>')
         parts.append(f'<text x="{x(place):.1f}" y="{height - bottom + 16}" text-anchor="middle">{text}</text>')
@@ -137,9 +135,7 @@ def bars(
         return top + (1 - value) * (height - top - bottom)
 
     parts = [f'<text x="{left}" y="20" class="title">{escape(title)}</text>']
-    for value in (0, 0.25, 0.5, 0.75, 1):
-        parts.append(f'<line x1="{left}" x2="{width - right}" y1="{y(value):.1f}" y2="{y(value):.1f}" class="grid"/>')
-        parts.append(f'<text x="{left - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:g}</text>')
+    parts += _quarters(left, width - right, y)
     for place, (color, (arm, ends)) in enumerate(zip(COLORS, series, strict=False)):
         for number, (name, (low, high)) in enumerate(zip(names, ends, strict=True)):
             at, tall = left + number * step + place * thick, max(y(low) - y(high), 0.8)
@@ -174,6 +170,15 @@ def window(title: str, theta: float, low: float, high: float, *, size: int = 170
     ]
     drawn = _svg(size, size, parts)
     return f'<figure class="window">{drawn}<figcaption>{escape(title)}<br><b>θ = {theta:.2f}</b></figcaption></figure>'
+
+
+def _quarters(left: float, right: float, y: Callable[[float], float]) -> list[str]:
+    """Lines across a drawing at 0, ¼, ½, ¾ and 1."""
+    parts = []
+    for value in (0, 0.25, 0.5, 0.75, 1):
+        parts.append(f'<line x1="{left}" x2="{right}" y1="{y(value):.1f}" y2="{y(value):.1f}" class="grid"/>')
+        parts.append(f'<text x="{left - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:g}</text>')
+    return parts
 
 
 def _sector(centre: float, radius: float, share: float, style: str) -> str:
