@@ -1,9 +1,10 @@
 """Networks made of the layers: one definition each; the level is an argument."""
 
-from vpgcnn.models.augmented import Augmented, augmented
+from vpgcnn.models.augmented import Augmented, augmented, moving_group
 from vpgcnn.models.base import Prediction
 from vpgcnn.models.color import ColorCNN, ColorResNet
 from vpgcnn.models.config import AugmenterConfig, ColorConfig, ModelConfig, SE2Config
+from vpgcnn.models.policy import Policy
 from vpgcnn.models.registry import MODELS, build, count_parameters, ordinary
 from vpgcnn.models.se2 import SE2Net
 
@@ -15,11 +16,13 @@ __all__ = [
     "ColorConfig",
     "ColorResNet",
     "ModelConfig",
+    "Policy",
     "Prediction",
     "SE2Config",
     "SE2Net",
     "augmented",
     "build",
     "count_parameters",
+    "moving_group",
     "ordinary",
 ]

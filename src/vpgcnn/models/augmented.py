@@ -4,7 +4,8 @@
     >>> logits, kl = model(images)            # training: one moved copy of each image; evaluation: the mean of many
 
 Augerino (Benton et al., 2020) learns one range for all images, InstaAug (Miao et al., 2022) predicts one for each.
-Both are trained through the moved image: the angle is range · noise, and images move smoothly with it.
+Both are trained through the moved image: the angle is range · noise, and images move smoothly with it. AdaAug's
+policy changes training images only and is no part of the network: see `vpgcnn.models.policy`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from vpgcnn.models.color import ColorCNN, ColorResNet
 from vpgcnn.models.config import AugmenterConfig
 from vpgcnn.precision import full_precision, uniform
 
-__all__ = ["Augmented", "FixedRange", "ImageRange", "Range", "SharedRange", "augmented"]
+__all__ = ["Augmented", "FixedRange", "ImageRange", "Range", "SharedRange", "augmented", "moved", "moving_group"]
 
 
 class Range(nn.Module, ABC):
@@ -88,6 +89,11 @@ class ImageRange(Range):
             return bound(self.head(pooled.to(self.head.weight.dtype)), [self.floor], 1.0)
 
 
+def moved(group: Group, images: Tensor, share: Tensor, background: float) -> Tensor:
+    """Images `(B, C, H, W)` turned, or shifted in hue, by their shares `(B, 1)` of 180°, in [−1, 1]."""
+    return group.transform(images - background, math.pi * share) + background
+
+
 class Augmented(nn.Module):
     """A network behind random moves.
 
@@ -112,7 +118,7 @@ class Augmented(nn.Module):
         theta = self.ranges(images)
         if self.training and self.moves_training:
             noise = uniform((len(images), 1), theta) * 2 - 1
-            logits, divergence = self.network(self._moved(images, theta * noise))
+            logits, divergence = self.network(moved(self.group, images, theta * noise, self.background))
         elif self.training or self.samples == 1:
             logits, divergence = self.network(images)
         else:
@@ -121,14 +127,11 @@ class Augmented(nn.Module):
             divergence = divergence - theta[:, 0].log().to(divergence.dtype)
         return Prediction(logits, divergence)
 
-    def _moved(self, images: Tensor, share: Tensor) -> Tensor:
-        return self.group.transform(images - self.background, math.pi * share) + self.background
-
     def _average(self, images: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
         logs, divergences = [], []
         for place in range(self.samples):
             noise = (2 * place + 1) / self.samples - 1
-            logits, divergence = self.network(self._moved(images, theta * noise))
+            logits, divergence = self.network(moved(self.group, images, theta * noise, self.background))
             logs.append(F.log_softmax(logits.float(), dim=1))
             divergences.append(divergence)
         return torch.stack(logs).logsumexp(dim=0) - math.log(self.samples), torch.stack(divergences).mean(dim=0)
@@ -138,7 +141,7 @@ class Augmented(nn.Module):
 
 
 def augmented(network: nn.Module, config: AugmenterConfig, in_channels: int, background: float = 0.0) -> nn.Module:
-    """The network behind the augmentation that is configured; the network itself for "none".
+    """The network behind the augmentation that is configured; the network itself for "none" and "policy".
 
     background: black, as the network sees it.
     """
@@ -146,16 +149,23 @@ def augmented(network: nn.Module, config: AugmenterConfig, in_channels: int, bac
         return network
     if not 0 < config.floor <= config.initial <= 1:
         raise UserError(f"augmenter: 0 < floor ≤ initial ≤ 1 is needed, got {config.floor} and {config.initial}")
-    hue = config.transform == "hue" or (config.transform == "auto" and isinstance(network, ColorCNN | ColorResNet))
-    if hue and in_channels != 3:
-        raise UserError(f"augmenter: hues need colour images, got {in_channels} channel")
     if config.kind != "fixed" and not config.training:
         raise UserError("augmenter: a range is learned from training images that move, so training must be on")
+    group = moving_group(network, config, in_channels)
+    if config.kind == "policy":
+        return network
     if config.kind == "fixed":
         ranges: Range = FixedRange(config.initial)
     elif config.kind == "shared":
         ranges = SharedRange(config.initial, config.floor)
     else:
         ranges = ImageRange(in_channels, config.width, config.initial, config.floor)
-    group = Hue(360) if hue else SO2()  # hues act by any angle, linearly
     return Augmented(network, ranges, group, samples=config.samples, training=config.training, background=background)
+
+
+def moving_group(network: nn.Module, config: AugmenterConfig, in_channels: int) -> Group:
+    """What moves images before this network."""
+    hue = config.transform == "hue" or (config.transform == "auto" and isinstance(network, ColorCNN | ColorResNet))
+    if hue and in_channels != 3:
+        raise UserError(f"augmenter: hues need colour images, got {in_channels} channel")
+    return Hue(360) if hue else SO2()  # hues act by any angle, linearly

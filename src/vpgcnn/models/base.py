@@ -24,7 +24,7 @@ from vpgcnn.levels import (
 )
 from vpgcnn.models.config import FamilyName, GroupName, LevelName
 
-__all__ = ["Placement", "Prediction", "aside", "group_of"]
+__all__ = ["Description", "Placement", "Prediction", "aside", "group_of"]
 
 
 class Prediction(NamedTuple):
@@ -34,6 +34,16 @@ class Prediction(NamedTuple):
     """
 
     logits: Tensor
+    divergence: Tensor
+
+
+class Description(NamedTuple):
+    """What the last linear layer of a network sees of images.
+
+    values: `(B, width)`. divergence: `(B,)`, the KL of all its levels.
+    """
+
+    values: Tensor
     divergence: Tensor
 
 

@@ -16,7 +16,7 @@ from vpgcnn.groups import Group, Hue, Rotations
 from vpgcnn.kernels import TableKernel
 from vpgcnn.layout import prefer_by_pixel
 from vpgcnn.levels import Full
-from vpgcnn.models.base import Placement, Prediction, aside
+from vpgcnn.models.base import Description, Placement, Prediction, aside
 from vpgcnn.models.config import ColorConfig
 from vpgcnn.norm import GroupBatchNorm, ReluDropout
 from vpgcnn.pool import GroupPool, SpatialPool, join
@@ -82,14 +82,19 @@ class ColorCNN(nn.Module):
         self.group_pool = GroupPool(config.group_pool)
         self.head = nn.Linear(width * (config.elements if config.group_pool == "flatten" else 1), classes)
 
-    def forward(self, images: Tensor) -> Prediction:
-        """Images `(B, C, H, W)` to logits `(B, classes)` and the KL of the levels `(B,)`."""
+    def describe(self, images: Tensor) -> Description:
+        """Images `(B, C, H, W)` to what the head sees of them `(B, width)`, and the KL of the levels `(B,)`."""
         x: GroupFeature = self.norms[0](self.conv1(prefer_by_pixel(images)))
         for number, norm in enumerate(self.norms[1:], start=2):
             x = norm(self.get_submodule(f"conv{number}")(self.relu(x)))
             x = self.pool(x) if number == 2 else x
         x = x.map(F.relu)
-        return Prediction(self.head(self.group_pool(x).mean(dim=(-2, -1))), x.divergence)
+        return Description(self.group_pool(x).mean(dim=(-2, -1)), x.divergence)
+
+    def forward(self, images: Tensor) -> Prediction:
+        """Images `(B, C, H, W)` to logits `(B, classes)` and the KL of the levels `(B,)`."""
+        seen, divergence = self.describe(images)
+        return Prediction(self.head(seen), divergence)
 
 
 class ColorResNet(nn.Module):
@@ -132,14 +137,19 @@ class ColorResNet(nn.Module):
         flat = config.group_pool == "flatten" and config.equivariant == 4
         self.head = nn.Linear(inner * (config.elements if flat else 1), classes)
 
-    def forward(self, images: Tensor) -> Prediction:
-        """Images `(B, C, H, W)` to logits `(B, classes)` and the KL of the levels `(B,)`."""
+    def describe(self, images: Tensor) -> Description:
+        """Images `(B, C, H, W)` to what the head sees of them `(B, width)`, and the KL of the levels `(B,)`."""
         x: GroupFeature = self.pool(self.lift_norm(self.lift(images))).map(F.relu)
         for number in range(4):
             if number == self.config.equivariant:
                 x = _without_group(x, self.middle_pool)
             x = self.get_submodule(f"stage{number + 1}")(x)
-        return Prediction(self.head(self.group_pool(x).mean(dim=(-2, -1))), x.divergence)
+        return Description(self.group_pool(x).mean(dim=(-2, -1)), x.divergence)
+
+    def forward(self, images: Tensor) -> Prediction:
+        """Images `(B, C, H, W)` to logits `(B, classes)` and the KL of the levels `(B,)`."""
+        seen, divergence = self.describe(images)
+        return Prediction(self.head(seen), divergence)
 
 
 class Block(nn.Module):

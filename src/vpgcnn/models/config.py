@@ -122,9 +122,10 @@ class ColorConfig:
 class AugmenterConfig:
     """Whether images are moved at random before the network sees them, and how far."""
 
-    kind: Literal["none", "fixed", "shared", "image"] = "none"
+    kind: Literal["none", "fixed", "shared", "image", "policy"] = "none"
     """none. fixed: as far as `initial` says. shared: one learned range for all images (Augerino). image: a range
-    for each image, which a small network of its own predicts (InstaAug)."""
+    for each image, which a small network of its own predicts (InstaAug). policy: first a search, on a part of the
+    training images, for how likely and how far each is to be moved; then training with that (AdaAug)."""
     transform: Literal["auto", "rotation", "hue"] = "auto"
     """What moves: the image about its centre, or its hue (the linear rotation of RGB). auto: the hue before a
     colour network, the image before others."""
@@ -138,6 +139,14 @@ class AugmenterConfig:
     """Whether training images are moved too. If not, a fixed range is an average at test time alone."""
     width: int = 16
     """Channels of the network that predicts ranges."""
+    depends: Literal["image", "class"] = "image"
+    """What a policy's advice depends on: the image, or its class alone."""
+    search: int = 20
+    """Epochs of the search for a policy."""
+    held: float = 0.2
+    """Share of the training images that the search trains no classifier on: there the policy is judged."""
+    deviation: float = 0.1
+    """How far, at most, a policy's move deviates at random from what it advises, as a share of 180°."""
 
 
 ModelConfig = SE2Config | ColorConfig

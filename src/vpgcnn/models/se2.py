@@ -12,7 +12,7 @@ from vpgcnn.conv import GroupConv2d, LiftConv2d
 from vpgcnn.errors import UserError
 from vpgcnn.features import GroupFeature
 from vpgcnn.kernels import SirenKernel
-from vpgcnn.models.base import Placement, Prediction, group_of
+from vpgcnn.models.base import Description, Placement, Prediction, group_of
 from vpgcnn.models.config import SE2Config
 from vpgcnn.norm import GroupBatchNorm
 from vpgcnn.pool import GroupPool, SpatialPool, join
@@ -85,8 +85,8 @@ class SE2Net(nn.Module):
         self.head = nn.Linear(final, classes)
         self.register_buffer("blur", _gaussian(config.smooth), persistent=False)
 
-    def forward(self, images: Tensor) -> Prediction:
-        """Images `(B, C, H, W)` to logits `(B, classes)` and the KL of the levels `(B,)`."""
+    def describe(self, images: Tensor) -> Description:
+        """Images `(B, C, H, W)` to what the head sees of them `(B, width)`, and the KL of the levels `(B,)`."""
         if self.blur is not None:
             images = _blurred(images, self.blur)
         x = self.lift_norm(self.lift(images))
@@ -96,7 +96,12 @@ class SE2Net(nn.Module):
         x = self.last_norm(self.last(x, elements=x.elements if self.shared else None)).map(F.relu)
         pooled = self.group_pool(x)
         pooled = pooled.amax(dim=(-2, -1)) if self.config.space_pool == "max" else pooled.mean(dim=(-2, -1))
-        return Prediction(self.head(pooled), x.divergence)
+        return Description(pooled, x.divergence)
+
+    def forward(self, images: Tensor) -> Prediction:
+        """Images `(B, C, H, W)` to logits `(B, classes)` and the KL of the levels `(B,)`."""
+        seen, divergence = self.describe(images)
+        return Prediction(self.head(seen), divergence)
 
     def _down(self, x: GroupFeature) -> GroupFeature:
         """ReLU and pool. A maximum and a ReLU may change places, and the ReLU is quicker on the smaller map."""

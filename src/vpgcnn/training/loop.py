@@ -21,13 +21,13 @@ from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
 from vpgcnn.data import Dataset, Split, load
-from vpgcnn.data.augment import augmented
 from vpgcnn.errors import NotFiniteError, UserError
 from vpgcnn.levels import tell_progress
-from vpgcnn.models import count_parameters
+from vpgcnn.models import Policy, count_parameters
 from vpgcnn.norm import synchronise
 from vpgcnn.objective import Band, DualWeight, Elbo, KlSchedule, log_shares
 from vpgcnn.processes import across
+from vpgcnn.training.batches import Batches
 from vpgcnn.training.checkpoint import (
     Card,
     load_weights,
@@ -38,9 +38,10 @@ from vpgcnn.training.checkpoint import (
 )
 from vpgcnn.training.checks import check_numbers, check_settings, check_size, check_threads
 from vpgcnn.training.config import TrainConfig
-from vpgcnn.training.optimisers import make_optimiser
+from vpgcnn.training.optimisers import make_optimiser, rate_factor
 from vpgcnn.training.progress import Quiet
 from vpgcnn.training.run import Run, chosen_weights
+from vpgcnn.training.search import load_policy, search_policy
 from vpgcnn.training.seeds import generator, seed_of
 from vpgcnn.training.serial import read_json
 
@@ -157,6 +158,8 @@ class _Training:
             return done
         self._restore()
         with _Wish() as wish, self.progress:
+            if self.config.augmenter.kind == "policy":
+                self._search(wish)
             self.progress.begin("training", self.total, self.step)
             while self.step < self.total:
                 self._one_step(wish)
@@ -177,7 +180,9 @@ class _Training:
             self.progress.say(f"data: {note}")
         train, validation, test = len(self.data.train), len(self.data.validation), len(self.data.test)
         self.progress.say(f"images: {train} for training, {validation} for validation, {test} for the test")
-        self.per_epoch = len(self.data.train) // config.batch_size
+        self.card = make_card(config, self.data)
+        self.batches = Batches(self.data.train, config, self.card, size=config.batch_size)
+        self.per_epoch = self.batches.per_epoch
         if self.per_epoch == 0:
             raise UserError(
                 f"batch_size is {config.batch_size}, but there are only {train} training images: --batch-size {train}"
@@ -186,7 +191,6 @@ class _Training:
         if not len(self.data.validation) and config.select != "last":
             raise UserError(f"there are no validation images to select by {config.select}: --select last does without")
         self.fingerprint = self.data.fingerprint()
-        self.card = make_card(config, self.data)
         torch.manual_seed(seed_of(config.seed, "weights"))
         model = self.card.build()
         check_size(model, self.card)
@@ -216,7 +220,8 @@ class _Training:
         self.prior = config.objective.balance * shares if config.objective.balance else None
         self.step, self.elapsed, self.best = 0, 0.0, None  # type: int, float, dict[str, Any] | None
         self.epoch_sums, self.log_sums = [0.0] * 4, [0.0] * 4
-        self.stopping, self.order = False, None  # type: bool, Tensor | None
+        self.stopping = False
+        self.policy: Policy | None = None
         self.saved_at = self.timed_at = time.monotonic()
 
     def _restore(self) -> None:
@@ -238,6 +243,22 @@ class _Training:
             self.accelerator.scaler.load_state_dict(said["scaler"])
         self.progress.say(f"resuming after step {self.step} of {self.total}")
 
+    def _search(self, wish: _Wish) -> None:
+        """Find a policy, or take the one that was found. One process searches, the others wait."""
+        device = self.accelerator.device
+        found = None
+        if self.main:
+            found = search_policy(
+                self.config, self.data, self.card, self.run.folder, device,
+                progress=self.progress, stopping=lambda: wish.stop,
+            )  # fmt: skip
+        self.accelerator.wait_for_everyone()
+        stopped = self.accelerator.reduce(torch.tensor(float(self.main and found is None), device=device), "sum")
+        if stopped > 0:
+            raise Interrupted(f"stopped while searching for a policy, saved in {self.run.folder}")
+        self.policy = load_policy(self.run.folder / "policy.safetensors", self.card, device)
+        self._clock()
+
     def _check_data(self, fingerprint: str | None) -> None:
         if fingerprint not in (None, self.fingerprint):
             raise UserError(f"{self.run.folder} was begun with other data than are there now: {self.data.notes[0]}")
@@ -247,7 +268,7 @@ class _Training:
     def _one_step(self, wish: _Wish) -> None:
         config, weight = self.config, self._weight()
         images, labels = self._batch()
-        factor = _rate_factor(self.step, self.total, config.warmup, config.final)
+        factor = rate_factor(self.step, self.total, config.warmup, config.final)
         for group, optimiser in self.optimisers.items():
             for part in optimiser.param_groups:
                 part["lr"] = getattr(config, group).rate * factor
@@ -291,18 +312,14 @@ class _Training:
         return self.schedule.at(self.step / max(1, self.total - 1))
 
     def _batch(self) -> tuple[Tensor, Tensor]:
-        config, train = self.config, self.data.train
-        epoch, place = divmod(self.step, self.per_epoch)
-        if self.order is None or place == 0:  # a new epoch, or the middle of one that is resumed
-            self.order = torch.randperm(len(train), generator=generator(config.seed, "order", epoch))
-        whole = config.batch_size
+        whole = self.config.batch_size
         own = whole // self.accelerator.num_processes
         part = slice(self.accelerator.process_index * own, (self.accelerator.process_index + 1) * own)
-        index = self.order[place * whole : (place + 1) * whole][part]
-        images = augmented(
-            train.images[index], config.data, self.card.size, generator(config.seed, "augment", self.step), part, whole
-        ).to(self.accelerator.device)
-        return self.card.standardised(images), train.labels[index].to(self.accelerator.device)
+        images, labels = self.batches.at(self.step, self.accelerator.device, part)
+        if self.policy is not None:
+            draws = torch.rand(whole, 3, generator=generator(self.config.seed, "policy", self.step))[part]
+            images = self.policy(images, labels, draws.to(images))
+        return images, labels
 
     # ------------------------------------------------------------ between steps
 
@@ -367,14 +384,6 @@ class _Training:
             self.run.finish(result)
         self.accelerator.wait_for_everyone()
         return result
-
-
-def _rate_factor(step: int, total: int, warmup: float, final: float) -> float:
-    """A line up to 1 over the warm-up, then a cosine down to `final`."""
-    rise = warmup * total
-    if step < rise:
-        return (step + 1) / (rise + 1)
-    return final + (1 - final) * (1 + math.cos(math.pi * (step - rise) / max(1.0, total - rise))) / 2
 
 
 def _means(sums: list[float]) -> dict[str, float]:

@@ -1,13 +1,15 @@
-"""Optimisers by name."""
+"""Optimisers by name, and the course of their learning rates."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import nn
 
 from vpgcnn.training.config import OptimiserConfig
 
-__all__ = ["make_optimiser"]
+__all__ = ["make_optimiser", "rate_factor"]
 
 
 def make_optimiser(parameters: list[nn.Parameter], settings: OptimiserConfig) -> torch.optim.Optimizer:
@@ -17,3 +19,11 @@ def make_optimiser(parameters: list[nn.Parameter], settings: OptimiserConfig) ->
         return torch.optim.SGD(parameters, settings.rate, momentum=0.9, weight_decay=settings.decay, fused=fused)
     kind = torch.optim.AdamW if settings.kind == "adamw" else torch.optim.Adam
     return kind(parameters, settings.rate, weight_decay=settings.decay, fused=fused)
+
+
+def rate_factor(step: int, total: int, warmup: float, final: float) -> float:
+    """A line up to 1 over the warm-up, then a cosine down to `final`."""
+    rise = warmup * total
+    if step < rise:
+        return (step + 1) / (rise + 1)
+    return final + (1 - final) * (1 + math.cos(math.pi * (step - rise) / max(1.0, total - rise))) / 2

@@ -5,6 +5,7 @@ metrics.jsonl       one line for each epoch, and for every so many steps
 best.safetensors    the network after its best validation epoch
 last.safetensors    the network after its last epoch
 state.safetensors   all that is needed to go on exactly here
+policy.safetensors  the policy of augmentation, where one was searched for (search.safetensors while it is)
 result.json         the test, once training is over
 """
 
