@@ -83,7 +83,7 @@ def test_a_policy_learns_which_images_to_leave_alone(kind: str) -> None:
         optimiser.step()
     after = policy.advise(images, labels)
     moved = (after.chance * after.reach)[:, 0]
-    assert moved[labels < 2].max() < 0.1
+    assert moved[labels < 2].max() < 0.2
     assert moved[labels == 2].min() > 0.7
 
 
