@@ -13,6 +13,7 @@ from vpgcnn.data.flowers import CLASSES
 from vpgcnn.experiments.photographs import spread
 from vpgcnn.report.colors import confidence, errors, windows
 from vpgcnn.report.digits import figure
+from vpgcnn.report.svg import draw
 
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- bench: written by `make bench` -->", "<!-- /bench -->"
@@ -178,7 +179,8 @@ def flowers_figures() -> dict[str, str]:
     rows = experiment("flowers102-cpu")["rows"] if there("flowers102-cpu") else []
     if not {"vp3", "ce3"} <= {row["arm"] for row in rows}:
         return {}
-    return {"confidence": confidence(rows), "windows": windows(rows, CLASSES), "errors": errors(rows, CLASSES)}
+    charts = {"confidence": confidence(rows), "windows": windows(rows, CLASSES), "errors": errors(rows, CLASSES)}
+    return {name: draw(chart) for name, chart in charts.items()}
 
 
 def write(path: Path, text: str) -> None:
@@ -191,7 +193,7 @@ def write(path: Path, text: str) -> None:
 def update_documents(rows: list[dict[str, Any]]) -> None:
     """docs/results.md, and the table between the marks in the README."""
     write(ROOT / "docs" / "results.md", page(rows))
-    write(ROOT / "docs" / "curves.svg", figure(experiment("mnist67-180")["rows"]) + "\n")
+    write(ROOT / "docs" / "curves.svg", draw(figure(experiment("mnist67-180")["rows"])) + "\n")
     for name, drawing in flowers_figures().items():
         write(ROOT / "docs" / f"flowers-{name}.svg", drawing + "\n")
     text = (ROOT / "README.md").read_text(encoding="utf-8")

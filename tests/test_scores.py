@@ -102,6 +102,7 @@ def test_single_flowers_are_followed_and_drawn(garden: Path, monkeypatch: pytest
     from vpgcnn.experiments import colors
     from vpgcnn.models import build
     from vpgcnn.report.colors import confidence, errors, windows
+    from vpgcnn.report.svg import draw
     from vpgcnn.training.loop import make_card
     from vpgcnn.training.progress import Quiet
     from vpgcnn.training.recipes import recipe
@@ -130,8 +131,8 @@ def test_single_flowers_are_followed_and_drawn(garden: Path, monkeypatch: pytest
         assert first["confidence"][0][12] == pytest.approx(upright, abs=1e-4)
         assert first["confidence"][0][0] == pytest.approx(first["confidence"][0][-1], abs=1e-3)  # half way round
         assert bool(first["theta"]) == bool(row["theta_by_class"]) == ("accuracy_at_theta_one" in row) == (arm == "vp3")
-    drawn = confidence(rows)
+    drawn = draw(confidence(rows))
     assert all(f">{name}: confidence" in drawn for name in shown)
-    assert windows(rows, dataset.classes, count=1).count("est θ, ") == 2
+    assert draw(windows(rows, dataset.classes, count=1)).count("est θ, ") == 2
     there = int(dataset.test.labels.unique().numel())
-    assert errors(rows, dataset.classes).count("<rect") == 2 * 2 * there
+    assert draw(errors(rows, dataset.classes)).count("<rect") == 2 * 2 * there

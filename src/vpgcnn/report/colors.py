@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vpgcnn.report.svg import HUE, Curve, bars, legend, plot, sheet
+from vpgcnn.report.chart import HUE, Axis, BarPanel, Bars, Chart, Curve, Panel
 
 __all__ = ["NAMES", "confidence", "errors", "windows"]
 
@@ -18,12 +18,13 @@ NAMES = {
     "learned": "one level for all images",
 }
 Row = dict[str, Any]
+DISTANCE = Axis("total variation", [(quarter / 4, f"{quarter / 4:g}") for quarter in range(5)])
 
 
-def confidence(rows: Sequence[Row]) -> str:
+def confidence(rows: Sequence[Row]) -> Chart:
     """The paper's figure: single images of two classes, and their mean, as their hue is shifted (HSV)."""
     arms = _there(rows, ("vp3", "ce3", "resnet"))
-    drawings = []
+    panels = []
     for place, example in enumerate(rows[0]["examples"]):
         curves, faint = [], []  # type: list[Curve], list[list[float]]
         for number, arm in enumerate(arms):
@@ -31,11 +32,11 @@ def confidence(rows: Sequence[Row]) -> str:
             faint += own[0] if not number else []
             curves.append(Curve(NAMES[arm], np.concatenate(own).mean(0).tolist(), dashed=number > 0))
         title = f"{example['class']}: confidence that it is one"
-        drawings.append(plot(title, example["shifts"], curves, axis=HUE, faint=faint))
-    return sheet(drawings, _legend(arms))
+        panels.append(Panel(title, example["shifts"], curves, HUE, faint=faint))
+    return Chart(panels)
 
 
-def windows(rows: Sequence[Row], classes: Sequence[str], count: int = 10) -> str:
+def windows(rows: Sequence[Row], classes: Sequence[str], count: int = 10) -> Chart:
     """Confidence along the circle of the classes with the narrowest and of those with the widest windows.
 
     A class's window is its mean θ, over seeds and over the layers whose levels differ between images.
@@ -47,7 +48,7 @@ def windows(rows: Sequence[Row], classes: Sequence[str], count: int = 10) -> str
     theta = np.array([[row["theta_by_class"][layer] for layer in layers] for row in own], dtype=float).mean((0, 1))
     order = [place for place in np.argsort(theta, kind="stable").tolist() if not np.isnan(theta[place])]
     shifts = [step / 12 for step in range(-6, 7)]
-    drawings = []
+    panels = []
     for kind, chosen in (("narrowest", order[:count]), ("widest", order[-count:][::-1])):
         curves = []
         for number, arm in enumerate(arms):
@@ -56,33 +57,29 @@ def windows(rows: Sequence[Row], classes: Sequence[str], count: int = 10) -> str
             curves.append(Curve(NAMES[arm], [mean[step] for step in range(-6, 7)], dashed=number > 0))
         named = ", ".join(classes[place] for place in chosen[:2])
         title = f"{kind} θ, {theta[chosen].mean():.2f}: {named}, …"
-        drawings.append(plot(title, shifts, curves, axis=HUE))
-    return sheet(drawings, _legend(arms))
+        panels.append(Panel(title, shifts, curves, HUE))
+    return Chart(panels)
 
 
-def errors(rows: Sequence[Row], classes: Sequence[str]) -> str:
+def errors(rows: Sequence[Row], classes: Sequence[str]) -> Chart:
     """For each class the smallest and the largest invariance error of its images, on the group and off it."""
     arms = _there(rows, ("ce3", "vp3"))
     last = _ends(rows, arms[-1], "on")
     known = [place for place, ends in enumerate(last) if ends is not None]
     order = sorted(known, key=lambda place: -(last[place] or (0.0, 0.0))[1])
-    drawings = []
+    below = f"{len(order)} classes, in the order of the last network's largest error"
+    panels = []
     for kind, title in (
         ("on", "How far probabilities move under hue shifts of the group (thirds of the circle)"),
         ("off", "… under hue shifts that are not in the group (twelfths)"),
     ):
-        series = [(NAMES[arm], [_ends(rows, arm, kind)[place] or (0.0, 0.0) for place in order]) for arm in arms]
-        drawings.append(bars(title, series, [classes[place] for place in order]))
-    below = legend([NAMES[arm] for arm in arms], [False] * len(arms))
-    return sheet(drawings, below, width=920, height=240, columns=1)
+        series = [Bars(NAMES[arm], [_ends(rows, arm, kind)[place] or (0.0, 0.0) for place in order]) for arm in arms]
+        panels.append(BarPanel(title, [classes[place] for place in order], series, below, DISTANCE))
+    return Chart(panels, columns=1)
 
 
 def _there(rows: Sequence[Row], arms: Sequence[str]) -> list[str]:
     return [arm for arm in arms if any(row["arm"] == arm for row in rows)]
-
-
-def _legend(arms: Sequence[str]) -> str:
-    return legend([NAMES[arm] for arm in arms], [place > 0 for place in range(len(arms))])
 
 
 def _ends(rows: Sequence[Row], arm: str, kind: str) -> list[tuple[float, float] | None]:

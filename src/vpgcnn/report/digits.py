@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from vpgcnn.report.chart import Chart, Curve, Panel
 from vpgcnn.report.svg import STYLE as DRAWN
-from vpgcnn.report.svg import Curve, legend, plot, sheet, window
+from vpgcnn.report.svg import legend, plot, window
 
 __all__ = ["Example", "Facts", "curves_svg", "figure", "page"]
 
@@ -80,7 +81,7 @@ def curves_svg(facts: Facts) -> list[str]:
                 np.quantile(values[digit], 0.9, 1),
             )
             curves.append(Curve(network, mean.tolist(), low.tolist(), high.tolist(), dashed=place > 0))
-        drawings.append(plot(f"A {digit}, turned: confidence that it is a {digit}", facts.angles, curves))
+        drawings.append(plot(Panel(f"A {digit}, turned: confidence that it is a {digit}", facts.angles, curves)))
     return drawings
 
 
@@ -92,24 +93,23 @@ NAMES = {
 }
 
 
-def figure(rows: Sequence[dict[str, Any]]) -> str:
+def figure(rows: Sequence[dict[str, Any]]) -> Chart:
     """The curves of results/mnist67-180.json: the mean over seeds, with a band from the lowest to the highest."""
     arms = [arm for arm in NAMES if any(row["arm"] == arm for row in rows)]
-    drawings = []
+    panels = []
     for digit in ("6", "7"):
         curves = []
         for place, arm in enumerate(arms):
             seeds = np.array([row["curves"][digit] for row in rows if row["arm"] == arm])
             ends = seeds.min(0).tolist(), seeds.max(0).tolist()
             curves.append(Curve(NAMES[arm], seeds.mean(0).tolist(), *ends, dashed=place > 0))
-        drawings.append(plot(f"A {digit}, turned: confidence that it is a {digit}", rows[0]["angles"], curves))
-    return sheet(drawings, legend([NAMES[arm] for arm in arms], [place > 0 for place in range(len(arms))]))
+        panels.append(Panel(f"A {digit}, turned: confidence that it is a {digit}", rows[0]["angles"], curves))
+    return Chart(panels)
 
 
 def page(facts: Facts) -> str:
     """The whole report as HTML."""
     tiles = "".join(f'<div class="tile"><b>{escape(n)}</b>{escape(what)}</div>' for n, what in facts.tiles)
-    names = list(facts.curves)
     circles = "".join(
         window(f"{digit}s", float(t.mean()), float(np.quantile(t, 0.1)), float(np.quantile(t, 0.9)))
         for digit, t in facts.theta.items()
@@ -124,7 +124,7 @@ from 9. This one learned, for each image, how much of the circle it may ignore. 
 <div class="tiles">{tiles}</div>
 <h2>Confidence against rotation</h2>
 <p class="soft">Lines are means over test digits that were not trained on, bands hold the middle 80 % of them.</p>
-{legend(names, [place > 0 for place in range(len(names))])}
+{legend([(name, place > 0) for place, name in enumerate(facts.curves)])}
 <div class="row">{"".join(curves_svg(facts))}</div>
 <h2>The learned windows</h2>
 <p class="soft">θ is the share of all rotations that the last layer treats alike, for an image of this class:

@@ -1,0 +1,90 @@
+"""Charts as a page to point at, by plotly: one HTML file that opens from disk, nothing loaded from elsewhere."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+from typing import Any
+
+from vpgcnn.errors import UserError
+from vpgcnn.report.chart import COLORS, BarPanel, Chart, Panel
+
+__all__ = ["draw"]
+
+
+def draw(chart: Chart) -> str:
+    """The whole chart as an HTML page with plotly's own script in it (5 MB)."""
+    try:
+        import plotly.graph_objects as go
+        from plotly.subplots import make_subplots
+    except ImportError as error:
+        raise UserError("interactive figures need plotly: pip install 'vpgcnn[report]'") from error
+
+    columns = 1 if chart.wide else chart.columns or len(chart.panels)
+    rows = math.ceil(len(chart.panels) / columns)
+    figure = make_subplots(
+        rows, columns, subplot_titles=[escape(panel.title) for panel in chart.panels],
+        vertical_spacing=0.35 / rows, horizontal_spacing=0.3 / columns,
+    )  # fmt: skip
+    for place, panel in enumerate(chart.panels):
+        row, column = divmod(place, columns)
+        where = {"row": row + 1, "col": column + 1}
+        traces = _bars(go, panel, place) if isinstance(panel, BarPanel) else _curves(go, panel, place)
+        for trace in traces:
+            figure.add_trace(trace, **where)
+        low, high = panel.y.ends
+        figure.update_yaxes(
+            title_text=panel.y.name, tickvals=[v for v, _ in panel.y.ticks], ticktext=[t for _, t in panel.y.ticks],
+            range=[low - 0.02 * (high - low), high + 0.02 * (high - low)], **where,
+        )  # fmt: skip
+        if isinstance(panel, BarPanel):
+            figure.update_xaxes(title_text=panel.below, showticklabels=len(panel.classes) <= 24, **where)
+        else:
+            texts = [text for _, text in panel.x.ticks]
+            figure.update_xaxes(
+                title_text=panel.x.name, tickvals=[v for v, _ in panel.x.ticks], ticktext=texts, **where
+            )
+    figure.update_layout(
+        template="plotly_white", height=(340 if chart.wide else 420) * rows, title=escape(chart.title) or None,
+        font={"family": "system-ui, sans-serif"}, legend={"orientation": "h", "y": -0.16, "yref": "paper"},
+        barmode="group", margin={"t": 80 if chart.title else 50},
+    )  # fmt: skip
+    page: str = figure.to_html(include_plotlyjs=True, full_html=True, config={"displaylogo": False, "responsive": True})
+    head = '<head><meta name="viewport" content="width=device-width, initial-scale=1">'
+    page = page.replace("<head>", f"{head}<title>{escape(chart.title)}</title>", 1)
+    return page.replace("<html>", '<html lang="en">', 1)
+
+
+def _curves(go: Any, panel: Panel, place: int) -> list[Any]:
+    first = place == 0
+    traces = [
+        go.Scatter(
+            x=panel.places, y=line, line={"color": COLORS[0], "width": 1}, opacity=0.35, showlegend=False,
+            mode="lines", hoverinfo="skip",
+        )
+        for line in panel.faint
+    ]  # fmt: skip
+    for color, curve in zip(COLORS, panel.curves, strict=False):
+        own = {"legendgroup": curve.name, "mode": "lines"}
+        if curve.low is not None and curve.high is not None:
+            around = [*panel.places, *reversed(panel.places)]
+            traces.append(
+                go.Scatter(
+                    x=around, y=[*curve.high, *reversed(curve.low)], fill="toself", fillcolor=color, opacity=0.15,
+                    line={"width": 0}, showlegend=False, hoverinfo="skip", **own,
+                )
+            )  # fmt: skip
+        line = {"color": color, "width": 2.5, "dash": "dash" if curve.dashed else "solid"}
+        traces.append(go.Scatter(x=panel.places, y=curve.values, name=curve.name, line=line, showlegend=first, **own))
+    return traces
+
+
+def _bars(go: Any, panel: BarPanel, place: int) -> list[Any]:
+    return [
+        go.Bar(
+            x=list(panel.classes), y=[high - low for low, high in series.ends], base=[low for low, _ in series.ends],
+            name=series.name, legendgroup=series.name, marker={"color": color}, showlegend=place == 0,
+            customdata=list(series.ends), hovertemplate="%{x}: %{customdata[0]:.2f} to %{customdata[1]:.2f}",
+        )
+        for color, series in zip(COLORS, panel.series, strict=False)
+    ]  # fmt: skip
