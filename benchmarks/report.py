@@ -9,9 +9,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from vpgcnn.data.flowers import CLASSES
 from vpgcnn.experiments.photographs import spread
-from vpgcnn.report.colors import confidence, errors, windows
+from vpgcnn.experiments.registry import REPRODUCTIONS
 from vpgcnn.report.digits import figure
 from vpgcnn.report.svg import draw
 
@@ -25,8 +24,9 @@ INTRODUCTION = """# Results
 
 Written by `make bench` and `make results` from the files in `results/`; do not edit.
 
-## Experiments
-Every row with its seed, settings and commit is in the JSON file beside the page.
+Each table and figure below is what its command wrote, with the data, the budget, the seeds and the commits it was made
+of. Every run with its settings is in the JSON file of the same name; interactive figures are made beside it.
+
 {experiments}
 ## Speed of the core layers
 Each number is a ratio of times, both sides alternated in one process (median of many rounds). "conv2d" is the bare
@@ -37,27 +37,6 @@ of its own. "total" is all shapes run one after the other, "mean" the mean of th
 below; "materialised" builds a kernel for every image. "training step" is a whole network's: forward, objective,
 backward and optimiser, with norms, activations and pools, over nothing but its convolutions. A goal is met when the
 ratio is at most that.
-"""
-
-
-PAGES = {
-    "mnist67-180": "MNIST67-180: confidence against rotation, levels by digit",
-    "colormnist-lt": "Long-tailed ColorMNIST: ordinary, hue-equivariant and variational networks, draw by draw",
-    "flowers102-cpu": "Flowers102 at 64 pixels: accuracy, accuracy over hue shifts, calibration, levels",
-    "cifar10-cpu": "CIFAR-10, small networks: T(2), full, learned and variational levels",
-}
-FLOWERS = """
-Single flowers of two classes (thin lines) and their mean, as their hue is shifted:
-
-![Confidence against hue shift](flowers-confidence.svg)
-
-The ten classes whose windows are narrowest, and the ten whose windows are widest:
-
-![Confidence of narrow and wide classes](flowers-windows.svg)
-
-How far the probabilities of a class's images move, at least and at most (total variation):
-
-![Invariance error of each class](flowers-errors.svg)
 """
 
 
@@ -166,21 +145,28 @@ def page(rows: list[dict[str, Any]]) -> str:
         *(f"| {r['name']} | {r['ratio']:.3f} |" for r in rows if r["goal"] is None),
     ]
     where = sorted({f"{row['cpu']}, torch {row['torch']}" for row in rows})
-    pages = "\n".join(f"- [{title}](../results/{name}.md)" for name, title in PAGES.items() if there(name))
-    pages += "\n" + (FLOWERS if flowers_figures() else "")
+    pages = "\n".join(result_pages())
     return (
         f"{INTRODUCTION.format(experiments=pages)}\n{table(rows)}\nMeasured on {'; '.join(where)}.\n\n"
         f"### Single shapes\nbatch×channels in→out, map, kernel and padding.\n\n" + "\n".join(single) + "\n"
     )
 
 
-def flowers_figures() -> dict[str, str]:
-    """The figures of Flowers102, once the arms that they compare are there."""
-    rows = experiment("flowers102-cpu")["rows"] if there("flowers102-cpu") else []
-    if not {"vp3", "ce3"} <= {row["arm"] for row in rows}:
-        return {}
-    charts = {"confidence": confidence(rows), "windows": windows(rows, CLASSES), "errors": errors(rows, CLASSES)}
-    return {name: draw(chart) for name, chart in charts.items()}
+def result_pages() -> list[str]:
+    """The page of everything that has been reproduced, in the order of `vpgcnn reproduce --list`."""
+    found = {json.loads(path.read_text(encoding="utf-8"))["name"]: path for path in result_files()}
+    return [chapter(found[name]) for name in REPRODUCTIONS if name in found]
+
+
+def result_files() -> list[Path]:
+    """All results of the cpu preset."""
+    return [path for path in sorted((ROOT / "results").glob("*.json")) if path.name != "bench.json"]
+
+
+def chapter(path: Path) -> str:
+    """A result's page as a part of a larger one."""
+    text = path.with_suffix(".md").read_text(encoding="utf-8")
+    return f"#{text}".replace(f"]({path.stem}.png)", f"](../results/{path.stem}.png)")
 
 
 def write(path: Path, text: str) -> None:
@@ -194,8 +180,6 @@ def update_documents(rows: list[dict[str, Any]]) -> None:
     """docs/results.md, and the table between the marks in the README."""
     write(ROOT / "docs" / "results.md", page(rows))
     write(ROOT / "docs" / "curves.svg", draw(figure(experiment("mnist67-180")["rows"])) + "\n")
-    for name, drawing in flowers_figures().items():
-        write(ROOT / "docs" / f"flowers-{name}.svg", drawing + "\n")
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for begin, end, new in ((BEGIN, END, table(rows)), (RESULTS_BEGIN, RESULTS_END, results_table())):
         before, rest = text.split(begin)

@@ -273,10 +273,10 @@ def test_an_experiment_is_written_arm_by_arm(tmp_path: Path, monkeypatch: pytest
     arms = {name: lambda config, arm=arm: small(arm(config)) for name, arm in chosen.arms.items()}
     quick = replace(chosen, arms=arms)
     monkeypatch.setattr("vpgcnn.experiments.digits.ANGLES", (-180, -90, -60, 0, 60, 90, 180))
-    options = {"preset": "cpu", "runs": tmp_path / "runs", "results": tmp_path / "results", "settings": {}}
+    places = runner.Places(tmp_path / "runs", tmp_path / "results", {}, Quiet())
 
     def go(arms: list[str]) -> dict[str, object]:
-        target = runner.run(quick, "fig-mnist67-180", arms=arms, seeds=[4], progress=Quiet(), **options)  # type: ignore[arg-type]
+        target = runner.run(quick, "fig-mnist67-180", places, preset="cpu", arms=arms, seeds=[4])
         data: dict[str, object] = json.loads(target.read_text())
         return data
 
@@ -292,7 +292,7 @@ def test_an_experiment_is_written_arm_by_arm(tmp_path: Path, monkeypatch: pytest
     assert page.count("\n| variational | 4 |") == 1
     # Without the runs' folders, the result alone says that they are done.
     monkeypatch.setattr(runner, "train", lambda *_, **__: pytest.fail("it was run again"))
-    options["runs"] = tmp_path / "elsewhere"
+    places = replace(places, runs=tmp_path / "elsewhere")
     assert go(["variational", "full"]) == second
     # Nor does a row from before a setting existed have to be made again, as long as it has its default.
     for row in second["rows"]:  # type: ignore[attr-defined]

@@ -306,6 +306,18 @@ def test_join_keeps_what_both_keep() -> None:
     assert join(feature, feature, origin=feature).weights is None
 
 
+def test_join_of_elements_that_have_nothing_in_common() -> None:
+    """Branches that draw their elements may draw different ones; the sum then keeps both, for that image alone."""
+    feature = random_feature(Hue(3))
+    one, two = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]]), torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.5, 0.5]])
+    one.requires_grad_()
+    out = join(weigh(feature, one), weigh(feature, two), origin=feature)
+    assert out.weights is not None
+    assert torch.allclose(out.weights, torch.tensor([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0]]))
+    (gradient,) = torch.autograd.grad(out.weights[:, 1].sum(), one)
+    assert bool(gradient.isfinite().all())
+
+
 def test_join_counts_the_divergence_once() -> None:
     feature = random_feature(Hue(3))
     origin = GroupFeature(feature.values, feature.elements, None, torch.tensor([1.0, 2.0]), feature.group)

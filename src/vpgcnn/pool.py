@@ -124,7 +124,8 @@ def join(first: GroupFeature, second: GroupFeature, *, origin: GroupFeature) -> 
 
     Values add. The join keeps what both branches keep: the smaller coverage of the two, made to sum
     to 1 again. Of two windows on a circle this is exactly the narrower one, and an element that one
-    branch left out stays out. Divergences add, without counting twice what both had from `origin`, the feature
+    branch left out stays out (unless nothing would be left, as drawn elements may have it: then both are kept).
+    Divergences add, without counting twice what both had from `origin`, the feature
     where the branches part (for an identity shortcut, `second` is `origin`).
     """
     if first.shape != second.shape or first.group != second.group:
@@ -141,6 +142,8 @@ def join(first: GroupFeature, second: GroupFeature, *, origin: GroupFeature) -> 
         weights = second.weights if one is None else first.weights
     else:
         kept = torch.minimum(one, two)
+        # Elements that are drawn may have nothing in common; then the sum keeps what either branch keeps.
+        kept = torch.where(kept.sum(dim=1, keepdim=True) > 0, kept, one + two)
         weights = kept / kept.sum(dim=1, keepdim=True)
     return replace(
         first,

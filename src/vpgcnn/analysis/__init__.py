@@ -1,8 +1,8 @@
 """What a network has learned about symmetry: numbers in, plain data out."""
 
 from vpgcnn.analysis.curves import auroc, confidence_curve, crossings
-from vpgcnn.analysis.levels import all_of_the_group, read_theta
-from vpgcnn.analysis.scores import brier, calibration_error, nll, orbit_probabilities, probabilities
+from vpgcnn.analysis.levels import all_of_the_group, read_theta, read_weights
+from vpgcnn.analysis.scores import brier, calibration_error, nll, orbit_probabilities, probabilities, reliability
 
 __all__ = [
     "all_of_the_group",
@@ -15,4 +15,6 @@ __all__ = [
     "orbit_probabilities",
     "probabilities",
     "read_theta",
+    "read_weights",
+    "reliability",
 ]

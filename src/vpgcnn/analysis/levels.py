@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from vpgcnn.distributions import Distribution
 from vpgcnn.errors import UserError
 from vpgcnn.levels import Level, Variational
 from vpgcnn.models.augmented import Augmented, ImageRange, SharedRange
 
-__all__ = ["all_of_the_group", "read_theta"]
+__all__ = ["all_of_the_group", "read_theta", "read_weights"]
 
 
-@torch.no_grad()
 def read_theta(
     model: nn.Module,
     images: Tensor,
@@ -30,25 +31,62 @@ def read_theta(
     levels that all images share. The range of a learned augmentation is called "ranges", and the levels of a
     network behind one are those for the image as it is. The model is left in evaluation mode.
     """
-    seen: dict[str, list[Tensor]] = {}
 
-    def reader(name: str) -> Callable[..., None]:
-        def read(_module: nn.Module, _inputs: object, q: object) -> None:
-            theta = q if isinstance(q, Tensor) else q.theta  # type: ignore[attr-defined]
-            seen[name].append(theta.detach().cpu())
+    def theta(_: nn.Module, q: Distribution | Tensor) -> Tensor:
+        return q if isinstance(q, Tensor) else q.theta
 
-        return read
+    return _read(model, images, theta, _shown(model, all_levels), batch, prepare)
 
-    hooks = []
+
+def read_weights(model: nn.Module, images: Tensor, *, drawn: bool = False, batch: int = 256) -> dict[str, Tensor]:
+    """The weight of every element for each image: name of the layer → `(N, G)`, rows sum to 1.
+
+    images: `(N, C, H, W)` as the model takes them. drawn: with the noise that training has, for families that have
+    some. Of levels that are not full, on a shared grid. The model is left in evaluation mode.
+    """
+
+    def weights(level: nn.Module, q: Distribution | Tensor) -> Tensor:
+        assert isinstance(q, Distribution)
+        grid = q.group.grid(getattr(level, "points", None), dtype=q.theta.dtype, device=q.theta.device)
+        return q.weights(grid)
+
+    chosen = {name: m for name, m in _shown(model, True).items() if isinstance(m, Level) and not m.per_image}
+    return _read(model, images, weights, chosen, batch, lambda part: part, drawn=drawn)
+
+
+def _shown(model: nn.Module, all_levels: bool) -> dict[str, nn.Module]:
+    """The modules that choose something for images, by the name of their layer."""
+    found: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
         shown = isinstance(module, Level) and module.partial and (all_levels or isinstance(module, Variational))
         shown |= isinstance(module, ImageRange) or (all_levels and isinstance(module, SharedRange))
         if shown:
-            name = path.removesuffix(".level")
-            seen[name] = []
-            hooks.append(module.register_forward_hook(reader(name)))
+            found[path.removesuffix(".level")] = module
+    return found
+
+
+@torch.no_grad()
+def _read(
+    model: nn.Module,
+    images: Tensor,
+    pick: Callable[[nn.Module, Any], Tensor],
+    modules: Mapping[str, nn.Module],
+    batch: int,
+    prepare: Callable[[Tensor], Tensor],
+    *,
+    drawn: bool = False,
+) -> dict[str, Tensor]:
+    """What `pick` takes from the answers of modules, for all images."""
+    seen: dict[str, list[Tensor]] = {name: [] for name in modules}
+
+    def reader(name: str) -> Callable[..., None]:
+        return lambda module, _inputs, answer: seen[name].append(pick(module, answer).detach().cpu())
+
+    model.eval()
+    hooks = [module.register_forward_hook(reader(name)) for name, module in modules.items()]
     try:
-        model.eval()
+        for module in modules.values() if drawn else ():
+            module.training = True  # the level alone: norms inside an encoder stay as they are
         for part in images.split(batch):
             ready = prepare(part)
             if isinstance(model, Augmented):
@@ -57,6 +95,7 @@ def read_theta(
             else:
                 model(ready)
     finally:
+        model.eval()
         for hook in hooks:
             hook.remove()
     return {name: torch.cat(parts) for name, parts in seen.items() if parts}

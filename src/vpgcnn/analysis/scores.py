@@ -48,8 +48,19 @@ def brier(chances: Tensor, labels: Tensor) -> float:
 
 def calibration_error(chances: Tensor, labels: Tensor, bins: int = 15) -> float:
     """Expected calibration error, from 0 to 1: the gap of confidence and accuracy, over bins of equal width."""
+    confidence, accuracy, share = reliability(chances, labels, bins).unbind(1)
+    return float((share * (confidence - accuracy).abs()).sum())
+
+
+def reliability(chances: Tensor, labels: Tensor, bins: int = 15) -> Tensor:
+    """Of each of `bins` bins of equal width: mean confidence, accuracy, and share of the images. `(bins, 3)`.
+
+    A bin without images has 0 everywhere.
+    """
     confidence, guess = chances.max(dim=1)
-    right = (guess == labels).double()
+    right = (guess == labels).to(chances.dtype)
     place = (confidence * bins).long().clamp(0, bins - 1)
-    gap = torch.zeros(bins, dtype=chances.dtype).index_add(0, place, confidence - right)
-    return float(gap.abs().sum() / len(labels))
+    each = torch.stack([confidence, right, torch.ones_like(right)], dim=1)
+    sums = torch.zeros(bins, 3, dtype=chances.dtype).index_add(0, place, each)
+    counts = sums[:, 2:].clamp_min(1)
+    return torch.cat([sums[:, :2] / counts, sums[:, 2:] / len(labels)], dim=1)

@@ -11,7 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vpgcnn.analysis import all_of_the_group, brier, calibration_error, nll, orbit_probabilities, read_theta
+from vpgcnn.analysis import (
+    all_of_the_group,
+    brier,
+    calibration_error,
+    nll,
+    orbit_probabilities,
+    read_theta,
+    reliability,
+)
 from vpgcnn.data import Dataset
 from vpgcnn.experiments.photographs import spread
 from vpgcnn.groups import Hue
@@ -27,7 +35,11 @@ TAIL = 10
 """A class with at most so many training images is one of the tail."""
 PARTS = ("tail", "head")
 ORBIT_IMAGES = 1500
-SHOWN = {"flowers102": ("barberton daisy", "snapdragon")}
+SHOWN = {
+    "flowers102": (
+        "barberton daisy", "snapdragon", "canterbury bells", "english marigold", "tiger lily", "moon orchid"
+    )
+}  # fmt: skip
 """Classes of which single images are followed along the circle."""
 FOLLOWED, STEPS = 8, 24
 """How many images of each of them, by how many shifts."""
@@ -56,6 +68,7 @@ def measure_colors(model: nn.Module, card: Card, dataset: Dataset, progress: Qui
             "brier": round(brier(chances, labels), 5),
             "ece": round(calibration_error(chances, labels), 5),
         },
+        "reliability": [[round(value, 4) for value in one] for one in reliability(chances, labels).tolist()],
         "tail": round(float(right[small].mean()), 5) if bool(small.any()) else None,
         "head": round(float(right[~small].mean()), 5) if bool((~small).any()) else None,
     }

@@ -1,72 +1,39 @@
-"""Experiments by name: which arms, which measurements."""
+"""Everything that can be reproduced, by name: which arms, which measurements, what the paper found."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal
 
-from torch import nn
-
-from vpgcnn.data import Dataset
 from vpgcnn.errors import UserError
+from vpgcnn.experiments.base import Arm, Count, Experiment, Reproduction, View
 from vpgcnn.experiments.colors import measure_colors, table_colors
+from vpgcnn.experiments.cost import measure_cost, table_cost
 from vpgcnn.experiments.digits import measure_digits, table_digits
+from vpgcnn.experiments.notes import COLORMNIST, COST, DIGITS, FLOWERS, STABILITY
 from vpgcnn.experiments.photographs import measure_photographs, table_photographs
-from vpgcnn.models import ordinary
-from vpgcnn.training.checkpoint import Card
+from vpgcnn.experiments.principle import LAMBDAS, arm_of, chart_principle, measure_principle, table_principle
+from vpgcnn.experiments.stability import chart_stability, follow, measure_nothing, table_stability
+from vpgcnn.experiments.views import (
+    COLOR,
+    adaaug_rows,
+    calibration_chart,
+    calibration_rows,
+    color_rows,
+    error_chart,
+    flowers_chart,
+    flowers_rows,
+    table_adaaug,
+    table_calibration,
+    table_color,
+    table_errors,
+    table_examples,
+)
+from vpgcnn.models import AugmenterConfig, ColorConfig, ordinary
+from vpgcnn.report.digits import figure
 from vpgcnn.training.config import TrainConfig
-from vpgcnn.training.progress import Quiet
-from vpgcnn.training.recipes import recipe
 
-__all__ = ["EXPERIMENTS", "Experiment", "experiment"]
-
-Arm = Callable[[TrainConfig], TrainConfig]
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """A comparison of arms that differ in nothing but what their name says.
-
-    measure: what is added to each row beside accuracy. table: the rows as Markdown. result: the file's name
-    for each preset. draws: whether a seed is also the number of a draw of the data. fewer: other seeds for some arms.
-    notes: what a reader of the table has to know, for each preset. published: the paper's test accuracy of an arm.
-    """
-
-    about: str
-    recipe: str
-    arms: dict[str, Arm]
-    seeds: tuple[int, ...]
-    measure: Callable[[nn.Module, Card, Dataset, Quiet], Row]
-    table: Callable[[list[Row]], str]
-    result: dict[str, str]
-    draws: bool = False
-    fewer: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    notes: dict[str, str] = field(default_factory=dict)
-    published: dict[str, str] = field(default_factory=dict)
-
-    def arms_of(self, preset: str) -> list[str]:
-        """The arms of a preset: those that are the same run as an earlier one are left out."""
-        seen: list[TrainConfig] = []
-        kept = []
-        for arm in self.arms:
-            config = self.config(arm, 0, preset)
-            if config not in seen:
-                kept.append(arm)
-            seen.append(config)
-        return kept
-
-    def seeds_of(self, arm: str) -> tuple[int, ...]:
-        """The seeds that an arm is run with."""
-        return self.fewer.get(arm, self.seeds)
-
-    def config(self, arm: str, seed: int, preset: str) -> TrainConfig:
-        """The run of one arm and seed."""
-        if arm not in self.arms:
-            raise UserError(f"unknown arm {arm!r}: choose from {', '.join(self.arms)}")
-        config = replace(self.arms[arm](recipe(self.recipe, preset)), seed=seed)
-        return replace(config, data=replace(config.data, seed=seed)) if self.draws else config
+__all__ = ["REPRODUCTIONS", "reproduction"]
 
 
 def _model(level: Literal["t2", "full", "learned", "variational"], **changes: Any) -> Arm:
@@ -82,8 +49,39 @@ def _model(level: Literal["t2", "full", "learned", "variational"], **changes: An
 _t2, _full, _learned, _variational = _model("t2"), _model("full"), _model("learned"), _model("variational")
 
 
+def _partial(elements: int) -> Arm:
+    """Partial G-CNN on hues: one level for all images in every layer, by Gumbel-softmax."""
+
+    def arm(config: TrainConfig) -> TrainConfig:
+        assert isinstance(config.model, ColorConfig)
+        layers = [f"conv{number}" for number in range(1, 8)]
+        layers = layers if config.model.shape == "cnn" else ["lift", *(f"stage{number}" for number in range(1, 5))]
+        model = replace(config.model, level="learned", family="gumbel", elements=elements, where=tuple(layers))
+        return replace(config, model=model)
+
+    return arm
+
+
+def _moved(arm: Arm, kind: Literal["fixed", "shared", "image", "policy"], **settings: Any) -> Arm:
+    """The arm behind an augmentation: as far as it can, a range for all, a range for each image, a policy."""
+
+    def changed(config: TrainConfig) -> TrainConfig:
+        config = arm(config)
+        chosen = {"samples": 4, **settings}
+        objective = config.objective
+        if kind == "image":  # InstaAug keeps the entropy between two bounds
+            objective = replace(objective, mode="band", start=0.0, speed=0.003, low=0.2, high=2.0)
+        return replace(config, augmenter=AugmenterConfig(kind, **chosen), objective=objective)
+
+    return changed
+
+
 def _jittered(config: TrainConfig) -> TrainConfig:
     return replace(_t2(config), data=replace(config.data, hue_jitter=0.5))
+
+
+def _turned(config: TrainConfig) -> TrainConfig:
+    return replace(_t2(config), data=replace(config.data, augment="rotate", max_angle=180.0))
 
 
 def _plain(arm: Arm) -> Arm:
@@ -97,44 +95,98 @@ def _plain(arm: Arm) -> Arm:
     return changed
 
 
-COLORMNIST_NOTES = """\
-Arms: ordinary CNNs of two sizes (cnn-19k, cnn-26k), hue-equivariant (ce3, ce6: CEConv with 3 and 6 hues),
-variational levels on the last two layers (vp3, vp6). All of them are trained on digits shifted by up to 2 pixels
-and with a loss that counts classes alike (`--objective.balance 1`), and begin with the same weights for the same
-seed. The arms named "plain" have neither, as published: it is they that compare with the paper's numbers and with
-CEConv's own 91.35 ± 0.40 for ce3 (both of other draws). Small classes are those of at most 10 training images. "At
-θ = 1": the same network, its levels set to all of the group at the test.\
-"""
-FLOWERS_NOTES = """\
-Arms: an ordinary ResNet18, the same with random hue shifts in training (resnet-jitter), hue-equivariant with 3 hues
-(ce3), equivariant in the first two stages only (ce3-hybrid), one learned level for all images (learned), a level
-for each image (vp3), these two on the lift and stage 4. Levels of single images need encoders, a quarter of the
-parameters more, as in the paper; ce3-wide is ce3 with about as many. Networks with the same width begin with the
-same weights for the same seed. "Over hue shifts": the mean over 12 shifts, of every fourth test image. NLL is in
-nats per image, the Brier score is the sum over classes (0 to 2), ECE has 15 bins. "At θ = 1": the same network, its
-levels set to all of the group at the test. The paper's numbers are of 224 pixels, a ResNet18 of full width and 400
-epochs.\
-"""
+_averaged = _moved(_t2, "fixed", initial=1.0, samples=8, training=False)
+
+FLOWERS_ARMS = ("resnet", "ce3", "vp3")
+"""Those that figures of Flowers102 compare."""
 
 EXPERIMENTS = {
     "fig-mnist67-180": Experiment(
-        "confidence against rotation angle for 6s and 7s, with variational, learned and full levels",
+        "confidence against rotation angle for 6s and 7s: levels, and augmentation instead of levels",
         "mnist67-180",
-        {"variational": _variational, "learned": _learned, "full": _full},
+        {
+            "variational": _variational,
+            "learned": _learned,
+            "full": _full,
+            "t2": _t2,
+            "t2-rotate": _turned,
+            "t2-tta": _averaged,
+            "t2-augerino": _moved(_t2, "shared"),
+            "t2-instaaug": _moved(_t2, "image"),
+            "t2-adaaug": _moved(_t2, "policy", search=2),
+            "full-instaaug": _moved(_full, "image"),
+        },
         (0, 1, 2),
         measure_digits,
         table_digits,
         {"cpu": "mnist67-180", "paper": "mnist67-180-paper"},
+        chart=figure,
+        notes={"cpu": DIGITS},
+    ),
+    "table-cifar10": Experiment(
+        "test accuracy on CIFAR-10 of T(2), full, learned and variational networks of the same size, and InstaAug",
+        "cifar10-se2",
+        {
+            "t2": _t2,
+            "t2-instaaug": _moved(_t2, "image"),
+            "full": _full,
+            "full-instaaug": _moved(_full, "image"),
+            "learned": _learned,
+            "variational": _variational,
+            "full8": _model("full", elements=8),
+            "full8-instaaug": _moved(_model("full", elements=8), "image"),
+            "learned8": _model("learned", elements=8),
+            "variational8": _model("variational", elements=8),
+        },
+        (0, 1),
+        measure_photographs,
+        table_photographs,
+        {"cpu": "cifar10-cpu", "paper": "cifar10"},
+        fewer=dict.fromkeys(("t2-instaaug", "full-instaaug"), (0,)),
+        optional=frozenset({"full8", "full8-instaaug", "learned8", "variational8"}),
+        notes={"cpu": "The paper's numbers are of its larger network, all of CIFAR-10 and 300 epochs."},
+        published={
+            "t2": "82.0 ± 0.2",
+            "t2-instaaug": "81.9 ± 0.4",
+            "full": "83.9 ± 0.3",
+            "full-instaaug": "81.2 ± 1.8",
+            "learned": "85.1 ± 0.6",
+            "variational": "85.1 ± 0.4",
+            "full8": "86.8 ± 0.6",
+            "full8-instaaug": "82.4 ± 0.5",
+            "learned8": "87.3 ± 0.4",
+            "variational8": "87.6 ± 0.2",
+        },
+    ),
+    "table-cifar100": Experiment(
+        "test accuracy on CIFAR-100 of T(2), full, learned and variational networks of the same size",
+        "cifar100-se2",
+        {"t2": _t2, "full": _full, "learned": _learned, "variational": _variational},
+        (0,),
+        measure_photographs,
+        table_photographs,
+        {"cpu": "table-cifar100", "paper": "table-cifar100-paper"},
+        notes={"cpu": "The paper's numbers are of its larger network, all of CIFAR-100 and 300 epochs."},
+        published={"full": "52.40", "learned": "57.02", "variational": "57.67"},
     ),
     "table-colormnist": Experiment(
-        "test accuracy on draws of long-tailed ColorMNIST: ordinary, hue-equivariant and variational networks",
+        "test accuracy on draws of long-tailed ColorMNIST: ordinary, hue-equivariant, partial and augmented networks",
         "colormnist-lt",
         {
             "cnn-19k": _t2,
             "cnn-26k": _model("t2", width=20),
+            "cnn-jitter": _jittered,
+            "cnn-tta": _averaged,
+            "cnn-augerino": _moved(_t2, "shared"),
+            "cnn-instaaug": _moved(_t2, "image"),
+            "cnn-adaaug": _moved(_t2, "policy"),
             "ce3": _full,
+            "ce3-instaaug": _moved(_full, "image"),
+            "partial3": _partial(3),
             "vp3": _variational,
             "ce6": _model("full", elements=6),
+            "ce6-instaaug": _moved(_model("full", elements=6), "image"),
+            "partial6": _partial(6),
             "vp6": _model("variational", elements=6),
             "ce3-plain": _plain(_full),
             "vp3-plain": _plain(_variational),
@@ -144,53 +196,137 @@ EXPERIMENTS = {
         table_colors,
         {"cpu": "colormnist-lt", "paper": "colormnist-lt-paper"},
         draws=True,
-        fewer=dict.fromkeys(("ce6", "vp6", "ce3-plain", "vp3-plain"), (0, 1)),
-        notes={"cpu": COLORMNIST_NOTES},
-        published={
-            "cnn-19k": "71.0 ± 0.2",
-            "ce3": "87.1 ± 0.1",
-            "vp3": "85.4 ± 1.0",
-            "ce6": "88.7 ± 0.3",
-            "vp6": "88.4 ± 1.1",
-            "ce3-plain": "87.1 ± 0.1",
-            "vp3-plain": "85.4 ± 1.0",
-        },
+        fewer=dict.fromkeys(("ce3-plain", "vp3-plain"), (0, 1))
+        | dict.fromkeys(("cnn-jitter", "cnn-tta", "cnn-augerino", "cnn-instaaug", "cnn-adaaug"), (0, 1, 2))
+        | dict.fromkeys(("ce3-instaaug", "partial3", "ce6", "ce6-instaaug", "partial6", "vp6"), (0, 1, 2)),
+        notes={"cpu": COLORMNIST},
+        published={digits: paper for *_, digits, paper, _, _ in COLOR}
+        | {"ce3-plain": "87.1 ± 0.1", "vp3-plain": "85.4 ± 1.0"},
     ),
     "table-flowers": Experiment(
-        "Flowers102: accuracy, accuracy over hue shifts and calibration of narrow ResNet18s",
+        "Flowers102: accuracy, accuracy over hue shifts and calibration of ResNet18s with and without levels",
         "flowers102",
         {
             "resnet": _t2,
             "resnet-jitter": _jittered,
+            "resnet-instaaug": _moved(_t2, "image"),
+            "resnet-adaaug": _moved(_t2, "policy"),
             "ce3": _full,
             "ce3-hybrid": _model("full", equivariant=2),
             "ce3-wide": _model("full", width=27),
+            "ce3-instaaug": _moved(_full, "image"),
+            "ce3-adaaug": _moved(_full, "policy"),
             "learned": _learned,
+            "partial3": _partial(3),
+            "partial3-adaaug": _moved(_partial(3), "policy"),
             "vp3": _variational,
+            "ce6-hybrid": _model("full", equivariant=2, elements=6),
+            "ce6-instaaug": _moved(_model("full", elements=6), "image"),
+            "partial6": _partial(6),
+            "vp6": _model("variational", elements=6),
         },
         (0, 1),
         measure_colors,
         table_colors,
         {"cpu": "flowers102-cpu", "paper": "flowers102"},
-        notes={"cpu": FLOWERS_NOTES},
-        published={"resnet": "64.6 ± 0.3", "ce3-hybrid": "68.0 ± 0.5", "learned": "67.2 ± 1.5", "vp3": "69.4 ± 0.6"},
+        fewer=dict.fromkeys(
+            ("resnet-instaaug", "resnet-adaaug", "ce3-instaaug", "ce3-adaaug", "partial3", "partial3-adaaug"), (0,)
+        ),
+        optional=frozenset({"ce6-hybrid", "ce6-instaaug", "partial6", "vp6"}),
+        notes={"cpu": FLOWERS},
+        published={flowers: paper for *_, flowers, paper in COLOR} | {"learned": "67.2 ± 1.5"},
     ),
-    "table-cifar10": Experiment(
-        "test accuracy on CIFAR-10 of T(2), full, learned and variational networks of the same size",
-        "cifar10-se2",
-        {"t2": _t2, "full": _full, "learned": _learned, "variational": _variational},
-        (0, 1),
-        measure_photographs,
-        table_photographs,
-        {"cpu": "cifar10-cpu", "paper": "cifar10"},
-        notes={"cpu": "The paper's numbers are of its larger network, all of CIFAR-10 and 300 epochs."},
-        published={"t2": "82.0 ± 0.2", "full": "83.9 ± 0.3", "learned": "85.1 ± 0.6", "variational": "85.1 ± 0.4"},
+    "fig-stability": Experiment(
+        "weights of the group's elements during training: window, the paper's ranked softmax, Gumbel-softmax",
+        "flowers102",
+        {
+            "window": _variational,
+            "ranked": _model("variational", family="ranked"),
+            "gumbel": _model("variational", family="gumbel"),
+        },
+        (0,),
+        measure_nothing,
+        table_stability,
+        {"cpu": "fig-stability", "paper": "fig-stability-paper"},
+        watch=16,
+        history=follow,
+        chart=chart_stability,
+        notes={"cpu": STABILITY},
+    ),
+    "fig-principle": Experiment(
+        "the weight of the KL is swept: windows widen until the classification loss is touched",
+        "mnist67-180",
+        {f"lambda-{weight:g}": arm_of(weight) for weight in LAMBDAS},
+        (0,),
+        measure_principle,
+        table_principle,
+        {"cpu": "fig-principle", "paper": "fig-principle-paper"},
+        chart=chart_principle,
+    ),
+}
+VIEWS = {
+    "table-color": View(
+        "the paper's table on colour: ten networks on long-tailed ColorMNIST and on Flowers102",
+        {
+            "table-colormnist": tuple(digits for *_, digits, _, _, _ in COLOR),
+            "table-flowers": tuple(flowers for *_, flowers, _ in COLOR),
+        },
+        color_rows,
+        table_color,
+        notes="The equivariant network on Flowers102 is the hybrid, as in the paper. Budgets are those of the two "
+        "experiments, whose pages say more of each row.",
+    ),
+    "table-calibration": View(
+        "NLL, Brier score and calibration error on Flowers102, and a reliability diagram",
+        {"table-flowers": ("resnet", "ce3", "ce3-hybrid", "learned", "partial3", "vp3")},
+        calibration_rows,
+        table_calibration,
+        calibration_chart,
+        notes="NLL in nats per image, Brier score as the sum over classes (0 to 2), ECE in 15 bins of equal width. The "
+        "paper's numbers look divided by the 102 classes, so they are multiplied by 102 here.",
+    ),
+    "table-adaaug": View(
+        "AdaAug on Flowers102: policies of hue shifts for each image, on networks with and without hues",
+        {"table-flowers": ("resnet", "resnet-adaaug", "ce3", "ce3-adaaug", "partial3", "partial3-adaaug", "vp3")},
+        adaaug_rows,
+        table_adaaug,
+        notes="Policies are searched for on a fifth of the training images; then all of them are trained on.",
+    ),
+    "fig-flowers-confidence": View(
+        "confidence of single flowers against a shift of their hue, class by class",
+        {"table-flowers": FLOWERS_ARMS},
+        flowers_rows,
+        table_examples,
+        flowers_chart,
+        notes="Thin lines are single flowers, thick ones the mean over flowers and seeds. The last two panels show the ten "
+        "classes whose windows are narrowest and the ten whose windows are widest.",
+    ),
+    "fig-equivariance-error": View(
+        "the smallest and the largest invariance error of each class of Flowers102, on the group and off it",
+        {"table-flowers": ("ce3", "vp3")},
+        flowers_rows,
+        table_errors,
+        error_chart,
+        flowers_chart,
+        notes="The error of an image is how far its class probabilities move, at most, under shifts of its hue: the "
+        "distance of total variation, from 0 to 1.",
+    ),
+}
+COUNTS = {
+    "table-cost": Count(
+        "parameters, operations, time and memory of the networks of Flowers102",
+        measure_cost,
+        table_cost,
+        notes=COST,
     ),
 }
 
+REPRODUCTIONS: dict[str, Reproduction] = {**EXPERIMENTS, **VIEWS, **COUNTS}
+"""All names that `vpgcnn reproduce` takes."""
 
-def experiment(name: str) -> Experiment:
-    """The experiment of this name."""
-    if name not in EXPERIMENTS:
-        raise UserError(f"unknown experiment {name!r}: choose from {', '.join(EXPERIMENTS)}")
-    return EXPERIMENTS[name]
+
+def reproduction(name: str) -> Reproduction:
+    """What is reproduced by this name."""
+    if name not in REPRODUCTIONS:
+        raise UserError(f"unknown experiment {name!r}: choose from {', '.join(REPRODUCTIONS)}")
+    return REPRODUCTIONS[name]

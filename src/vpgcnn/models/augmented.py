@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
@@ -23,7 +24,7 @@ from vpgcnn.groups import SO2, Group, Hue
 from vpgcnn.levels import bound
 from vpgcnn.models.base import Prediction
 from vpgcnn.models.color import ColorCNN, ColorResNet
-from vpgcnn.models.config import AugmenterConfig
+from vpgcnn.models.config import COLOR_RESNET, AugmenterConfig
 from vpgcnn.precision import full_precision, uniform
 
 __all__ = ["Augmented", "FixedRange", "ImageRange", "Range", "SharedRange", "augmented", "moved", "moving_group"]
@@ -67,26 +68,44 @@ class SharedRange(Range):
 
 
 class ImageRange(Range):
-    """A number for each image: three convolutions of stride 2, a mean over space, one linear layer."""
+    """A number for each image: what a body sees of it `(B, width)`, and one linear layer."""
 
-    def __init__(self, channels: int, width: int, initial: float, floor: float) -> None:
+    def __init__(self, body: nn.Module, width: int, initial: float, floor: float) -> None:
         super().__init__()
-        self.floor = floor
-        sizes = [channels, width, 2 * width, 2 * width]
-        self.body = nn.Sequential(
-            *(
-                nn.Sequential(nn.Conv2d(a, b, 3, 2, 1, bias=False), nn.BatchNorm2d(b), nn.SiLU())
-                for a, b in pairwise(sizes)
-            )
-        )
-        self.head = nn.Linear(sizes[-1], 1)
-        nn.init.normal_(self.head.weight, std=0.05 * sizes[-1] ** -0.5)
+        self.body, self.floor = body, floor
+        self.head = nn.Linear(width, 1)
+        nn.init.normal_(self.head.weight, std=0.05 * width**-0.5)
         nn.init.constant_(self.head.bias, initial)
 
     def forward(self, images: Tensor) -> Tensor:
-        pooled = self.body(images).mean(dim=(-2, -1))
+        seen = self.body(images)
         with full_precision(images.device):
-            return bound(self.head(pooled.to(self.head.weight.dtype)), [self.floor], 1.0)
+            return bound(self.head(seen.to(self.head.weight.dtype)), [self.floor], 1.0)
+
+
+class _Described(nn.Module):
+    """What a network's head would see, `(B, width)`."""
+
+    def __init__(self, network: ColorResNet) -> None:
+        super().__init__()
+        network.head = nn.Identity()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.network.describe(images).values
+
+
+def _predictor(config: AugmenterConfig, channels: int) -> ImageRange:
+    """Three convolutions of stride 2 and a mean over space, or an ordinary ResNet18."""
+    if config.predictor == "resnet":
+        network = ColorResNet(replace(COLOR_RESNET, elements=1, level="full"), channels, 2)
+        return ImageRange(_Described(network), 8 * COLOR_RESNET.width, config.initial, config.floor)
+    sizes = [channels, config.width, 2 * config.width, 2 * config.width]
+    blocks = [
+        nn.Sequential(nn.Conv2d(a, b, 3, 2, 1, bias=False), nn.BatchNorm2d(b), nn.SiLU()) for a, b in pairwise(sizes)
+    ]
+    body = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return ImageRange(body, sizes[-1], config.initial, config.floor)
 
 
 def moved(group: Group, images: Tensor, share: Tensor, background: float) -> Tensor:
@@ -159,7 +178,7 @@ def augmented(network: nn.Module, config: AugmenterConfig, in_channels: int, bac
     elif config.kind == "shared":
         ranges = SharedRange(config.initial, config.floor)
     else:
-        ranges = ImageRange(in_channels, config.width, config.initial, config.floor)
+        ranges = _predictor(config, in_channels)
     return Augmented(network, ranges, group, samples=config.samples, training=config.training, background=background)
 
 

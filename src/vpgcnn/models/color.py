@@ -135,7 +135,7 @@ class ColorResNet(nn.Module):
         self.middle_pool = GroupPool("max")
         self.group_pool = GroupPool(config.group_pool)
         flat = config.group_pool == "flatten" and config.equivariant == 4
-        self.head = nn.Linear(inner * (config.elements if flat else 1), classes)
+        self.head: nn.Module = nn.Linear(inner * (config.elements if flat else 1), classes)
 
     def describe(self, images: Tensor) -> Description:
         """Images `(B, C, H, W)` to what the head sees of them `(B, width)`, and the KL of the levels `(B,)`."""

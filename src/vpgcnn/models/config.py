@@ -137,8 +137,10 @@ class AugmenterConfig:
     """How many moved copies of an image evaluation averages over; 1: the image as it is."""
     training: bool = True
     """Whether training images are moved too. If not, a fixed range is an average at test time alone."""
+    predictor: Literal["small", "resnet"] = "small"
+    """The network that predicts ranges: three convolutions, or a ResNet18 of full width, as in the paper's count."""
     width: int = 16
-    """Channels of the network that predicts ranges."""
+    """Channels of the small network that predicts ranges."""
     depends: Literal["image", "class"] = "image"
     """What a policy's advice depends on: the image, or its class alone."""
     search: int = 20

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["COLORS", "CONFIDENCE", "HUE", "ROTATION", "Axis", "BarPanel", "Bars", "Chart", "Curve", "Panel"]
+__all__ = ["COLORS", "CONFIDENCE", "HUE", "ROTATION", "Axis", "BarPanel", "Bars", "Chart", "Curve", "Panel", "up_to"]
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Told apart by everyone (Okabe and Ito)."""
@@ -30,7 +30,14 @@ class Axis:
 
 ROTATION = Axis("rotation of the image", [(angle, f"{angle}°") for angle in range(-180, 181, 90)])
 HUE = Axis("hue shift, as a share of the circle", [(share / 4, f"{share / 4:g}") for share in range(-2, 3)])
-CONFIDENCE = Axis("confidence", [(quarter / 4, f"{quarter / 4:g}") for quarter in range(5)])
+
+
+def up_to(name: str, top: float = 1.0) -> Axis:
+    """An axis from 0 to `top`, in quarters."""
+    return Axis(name, [(quarter * top / 4, f"{quarter * top / 4:.3g}") for quarter in range(5)])
+
+
+CONFIDENCE = up_to("confidence")
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from vpgcnn.report.chart import HUE, Axis, BarPanel, Bars, Chart, Curve, Panel
+from vpgcnn.report.chart import HUE, BarPanel, Bars, Chart, Curve, Panel, up_to
 
 __all__ = ["NAMES", "confidence", "errors", "windows"]
 
-NAMES = {
+NAMES: dict[str, str] = {
     "vp3": "a level for each image",
     "ce3": "fully equivariant to three hues",
     "resnet": "ordinary network",
     "learned": "one level for all images",
 }
 Row = dict[str, Any]
-DISTANCE = Axis("total variation", [(quarter / 4, f"{quarter / 4:g}") for quarter in range(5)])
+DISTANCE = up_to("total variation")
 
 
 def confidence(rows: Sequence[Row]) -> Chart:
@@ -33,7 +33,7 @@ def confidence(rows: Sequence[Row]) -> Chart:
             curves.append(Curve(NAMES[arm], np.concatenate(own).mean(0).tolist(), dashed=number > 0))
         title = f"{example['class']}: confidence that it is one"
         panels.append(Panel(title, example["shifts"], curves, HUE, faint=faint))
-    return Chart(panels)
+    return Chart(panels, columns=2)
 
 
 def windows(rows: Sequence[Row], classes: Sequence[str], count: int = 10) -> Chart:

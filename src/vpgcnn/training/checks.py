@@ -39,9 +39,9 @@ def check_settings(config: TrainConfig, processes: int) -> None:
     for name in ("epochs", "batch_size"):
         if getattr(config, name) < 1:
             raise UserError(f"{name} must be at least 1, got {getattr(config, name)}")
-    for name, number in (("clip", config.clip), ("log_steps", config.log_steps), ("save_seconds", config.save_seconds)):
-        if number < 0:
-            raise UserError(f"{name} must not be negative, got {number}")
+    for name in ("clip", "log_steps", "save_seconds", "watch"):
+        if getattr(config, name) < 0:
+            raise UserError(f"{name} must not be negative, got {getattr(config, name)}")
     if config.batch_size % processes:
         raise UserError(f"batch_size {config.batch_size} cannot be shared evenly among {processes} processes")
     if not 0 <= config.warmup < 1 or not 0 <= config.final <= 1:

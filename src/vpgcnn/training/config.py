@@ -96,6 +96,8 @@ class TrainConfig:
     """How often, besides after each epoch, the state to resume from is written."""
     log_steps: int = 50
     """Write a line of metrics every so many steps; 0 for epochs only."""
+    watch: int = 0
+    """Write down the weights of every level for so many validation images after each epoch."""
 
 
 def settled(config: TrainConfig) -> TrainConfig:

@@ -20,6 +20,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
+from vpgcnn.analysis import read_weights
 from vpgcnn.data import Dataset, Split, load
 from vpgcnn.errors import NotFiniteError, UserError
 from vpgcnn.levels import tell_progress
@@ -329,8 +330,10 @@ class _Training:
         self.epoch_sums = [0.0] * 4
         scores = evaluate(self.plain, self.data.validation, self.card, self.accelerator)
         self._clock()
-        line = {"epoch": epoch, "step": self.step, **training, "lambda": self._weight()}
+        line: dict[str, Any] = {"epoch": epoch, "step": self.step, **training, "lambda": self._weight()}
         line |= {f"validation_{key}": value for key, value in scores.items()} | {"seconds": round(self.elapsed, 1)}
+        if self.config.watch and self.main:
+            line["levels"] = self._watched()
         self._log(line)
         said = {"epoch": epoch, "validation": scores}
         if scores["images"] and (self.best is None or self._better(scores, self.best["validation"])):
@@ -345,6 +348,17 @@ class _Training:
             held = f"validation {scores['accuracy']:.2%}, nll {scores['nll']:.4f}, kl {scores['kl']:.3f}, "
         trained = f"train {training['train_accuracy']:.2%}"
         self.progress.say(f"epoch {epoch:>3} of {self.config.epochs}: {trained}, {held}{self.elapsed:.0f} s")
+
+    def _watched(self) -> dict[str, dict[str, list[list[float]]]]:
+        """The weights of the levels for a few validation images: as evaluation takes them, and as training draws."""
+        few = self.data.validation.images[: self.config.watch].to(self.accelerator.device)
+        torch.manual_seed(seed_of(self.config.seed, "watch", self.step))
+        kinds = {"evaluated": False, "drawn": True}
+        found = {kind: read_weights(self.plain, self.card.standardised(few), drawn=d) for kind, d in kinds.items()}
+        return {
+            kind: {name: [[round(w, 4) for w in image] for image in weights.tolist()] for name, weights in own.items()}
+            for kind, own in found.items()
+        }
 
     def _better(self, new: dict[str, float], old: dict[str, float]) -> bool:
         return new["nll"] <= old["nll"] if self.config.select == "nll" else new["accuracy"] >= old["accuracy"]

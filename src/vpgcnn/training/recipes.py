@@ -83,6 +83,19 @@ RECIPES = {
             epochs=300,
         ),
     ),
+    "cifar100-se2": Recipe(
+        "photographs of a hundred classes with the SE(2) ResNet",
+        replace(CIFAR, data=replace(CIFAR.data, name="cifar100")),
+        replace(
+            CIFAR,
+            data=replace(CIFAR.data, name="cifar100"),
+            model=RESNET,
+            objective=ObjectiveConfig(start=1e-3, peak=1e-3),
+            network=OptimiserConfig(rate=1e-3),
+            levels=PAPER_LEVELS,
+            epochs=300,
+        ),
+    ),
     "cifar10-color": Recipe(
         "photographs of ten classes with the colour ResNet18: which of them may change their hue?",
         replace(CIFAR, model=COLOR_RESNET_SMALL),

@@ -30,7 +30,7 @@ from vpgcnn.training.serial import from_json, read_json, to_json, write_bytes, w
 
 __all__ = ["Run", "chosen_weights"]
 
-FREE = ("data_dir", "device", "threads", "save_seconds", "log_steps")
+FREE = ("data_dir", "device", "threads", "save_seconds", "log_steps", "watch")
 """Fields that may differ when a run is resumed: they do not change what is computed."""
 
 

@@ -1,0 +1,323 @@
+"""Every name that `vpgcnn reproduce` takes, end to end on a tiny setting, and what happens when something fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import torch
+
+from vpgcnn.data import Dataset, Split
+from vpgcnn.data.config import DataConfig
+from vpgcnn.data.flowers import CLASSES
+from vpgcnn.errors import UserError
+from vpgcnn.experiments import cost, registry, runner
+from vpgcnn.experiments.base import Experiment, markdown
+from vpgcnn.experiments.stability import fluctuation, follow
+from vpgcnn.experiments.views import COLOR
+from vpgcnn.models import SE2Config, count_parameters
+from vpgcnn.training.config import TrainConfig
+from vpgcnn.training.loop import Interrupted
+from vpgcnn.training.progress import Quiet
+
+ROOT = Path(__file__).parent.parent
+SCHEMA = json.loads((ROOT / "src/vpgcnn/experiments/result.schema.json").read_text())
+
+
+def tiny_data(config: DataConfig, directory: Path | None = None) -> Dataset:
+    """Noise in the shape of a dataset: a few images of a few of its classes."""
+    classes, channels, size = {
+        "mnist67-180": (("6", "7", "9"), 1, 28),
+        "colormnist-lt": (tuple(f"c{number}" for number in range(30)), 3, 28),
+        "flowers102": (CLASSES, 3, 32),
+        "cifar10": (tuple(f"c{number}" for number in range(10)), 3, 32),
+        "cifar100": (tuple(f"c{number}" for number in range(100)), 3, 32),
+    }[config.name]
+    wanted = [CLASSES.index(name) for name in ("barberton daisy", "snapdragon", "canterbury bells")]
+    wanted += [CLASSES.index(name) for name in ("english marigold", "tiger lily", "moon orchid")]
+    some = torch.tensor(wanted if classes is CLASSES else [0, 1, 2])
+    generator = torch.Generator().manual_seed(config.seed)
+
+    def part(count: int) -> Split:
+        images = torch.randint(0, 256, (count, channels, size, size), dtype=torch.uint8, generator=generator)
+        return Split(images, some[torch.arange(count) % len(some)])
+
+    parts = part(10), part(6), part(12)
+    return Dataset(config.name, classes, *parts, (f"{config.name}, made up",), 0.5, 0.3)
+
+
+def shrunk(config: TrainConfig) -> TrainConfig:
+    """The same run with a network of a few channels."""
+    model = config.model
+    if isinstance(model, SE2Config):
+        model = replace(model, widths=(2,) * len(model.widths), hidden=4)
+    else:
+        model = replace(model, width=6 if model.shape == "resnet" else 2)
+    augmenter = replace(config.augmenter, width=2, search=1, samples=min(2, config.augmenter.samples))
+    return replace(config, model=model, augmenter=augmenter, epochs=2, batch_size=4, device="cpu")
+
+
+def tiny(experiment: Experiment) -> Experiment:
+    def small(arm: Callable[[TrainConfig], TrainConfig]) -> Callable[[TrainConfig], TrainConfig]:
+        return lambda config: shrunk(arm(config))
+
+    arms = {name: small(arm) for name, arm in experiment.arms.items()}
+    return replace(experiment, arms=arms, seeds=(0,), fewer={}, optional=frozenset())
+
+
+class Heard(Quiet):
+    """Notes what was said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runner.Places:
+    monkeypatch.setattr(runner, "load", tiny_data)
+    monkeypatch.setattr("vpgcnn.training.loop.load", tiny_data)
+    monkeypatch.setattr("vpgcnn.experiments.digits.ANGLES", (-180, -90, -60, 0, 60, 90, 180))
+    monkeypatch.setattr("vpgcnn.experiments.colors.FOLLOWED", 2)
+    return runner.Places(tmp_path / "runs", tmp_path / "results", {}, Heard())
+
+
+def checked(target: Path, name: str, *, figure: bool) -> dict[str, Any]:
+    """The result, once it is known to be whole: by the schema, as a page, as a figure."""
+    result: dict[str, Any] = json.loads(target.read_text())
+    jsonschema.validate(result, SCHEMA)
+    assert result["name"] == name
+    text = target.with_suffix(".md").read_text()
+    assert f"# {name} (preset cpu)" in text
+    assert f"`vpgcnn reproduce {name} --preset cpu`" in text
+    assert target.with_suffix(".png").exists() == target.with_suffix(".html").exists() == figure
+    assert (f"({target.stem}.png)" in text) == figure
+    if figure:
+        assert target.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+        page = target.with_suffix(".html").read_text()
+        assert page.startswith("<!doctype html>")
+        assert 'src="http' not in page
+    return result
+
+
+@pytest.mark.parametrize("name", [name for name in registry.EXPERIMENTS if name != "table-flowers"])
+def test_every_experiment_runs(name: str, places: runner.Places) -> None:
+    experiment = tiny(registry.EXPERIMENTS[name])
+    target = runner.run(experiment, name, places, preset="cpu")
+    result = checked(target, name, figure=experiment.chart is not None)
+    assert [row["arm"] for row in result["rows"]] == experiment.arms_of("cpu")
+    assert result["failed"] == []
+    text = target.with_suffix(".md").read_text()
+    if name == "fig-principle":
+        assert text.count("\n| 0.") == 6
+    elif name == "fig-mnist67-180":
+        assert all(f"\n| {arm} | 0 |" in text for arm in experiment.arms)
+    else:
+        assert all(f"\n| {arm} |" in text for arm in experiment.arms_of("cpu"))
+        assert all(f"| {paper} |" in text for paper in experiment.published.values())
+    if name == "fig-stability":
+        for row in result["rows"]:
+            said = row["levels"]
+            assert said["epochs"] == [1, 2]
+            weights = torch.tensor(said["weights"]["drawn"]["stage4.0.first"])
+            assert weights.shape == (2, 2, 3)
+            assert torch.allclose(weights.sum(-1), torch.ones(2, 2), atol=2e-3)
+        assert result["rows"][2]["levels"]["fluctuation"]["drawn"]["lift"] > 0  # Gumbel draws anew
+
+
+def test_the_views_of_the_color_experiments(places: runner.Places) -> None:
+    """Five views of two experiments, whose arms are trained once."""
+    experiments = {name: tiny(registry.EXPERIMENTS[name]) for name in ("table-colormnist", "table-flowers")}
+    chosen = ["cnn-19k", "ce3", "vp3", "resnet"]
+    color = runner.run(
+        registry.VIEWS["table-color"], "table-color", places, preset="cpu", arms=chosen, experiments=experiments
+    )
+    result = checked(color, "table-color", figure=False)
+    assert [row["elements"] for row in result["rows"]] == [elements for _, elements, *_ in COLOR]
+    assert {row["colormnist"]["arm"] for row in result["rows"] if row["colormnist"]} == {"cnn-19k", "ce3", "vp3"}
+    text = color.with_suffix(".md").read_text()
+    assert text.count("not run") == 7 + 8
+    assert "| T(2) × H₃ | 3 | VP | – |" in text
+    for name, figure in (
+        ("table-calibration", True),
+        ("fig-flowers-confidence", True),
+        ("fig-equivariance-error", True),
+        ("table-adaaug", False),
+    ):
+        target = runner.run(registry.VIEWS[name], name, places, preset="cpu", experiments=experiments)
+        result = checked(target, name, figure=figure)
+        # What is in the view is what the experiment found.
+        rows = json.loads((places.results / "flowers102-cpu.json").read_text())["rows"]
+        own = {row["arm"]: row for row in rows if row["arm"] in registry.VIEWS[name].sources["table-flowers"]}
+        assert {row["arm"] for row in result["rows"]} == set(own)
+        for row in result["rows"]:
+            if "accuracies" in row:
+                assert row["accuracies"] == [own[row["arm"]]["test"]["accuracy"]]
+            if "nll" in row:
+                assert row["nll"] == own[row["arm"]]["scores"]["nll"]
+    said = places.progress.lines  # type: ignore[attr-defined]
+    assert sum(line.startswith("vp3, seed 0: ") and "done before" not in line for line in said) == 2  # one each
+    with pytest.raises(UserError, match="unknown arm 'left'"):
+        runner.run(registry.VIEWS["table-color"], "table-color", places, preset="cpu", arms=["left"])
+
+
+def test_a_reliability_diagram_is_what_the_calibration_error_sums() -> None:
+    from vpgcnn.analysis import calibration_error, reliability
+
+    chances, labels = torch.rand(200, 4, dtype=torch.float64).softmax(1), torch.randint(4, (200,))
+    bins = reliability(chances, labels, 10)
+    assert float(bins[:, 2].sum()) == pytest.approx(1)
+    by_hand = 0.0
+    for number in range(10):
+        sure, guess = chances.max(1)
+        inside = (sure >= number / 10) & (sure < (number + 1) / 10)
+        if inside.any():
+            right = (guess == labels)[inside].double().mean()
+            assert bins[number, 0] == pytest.approx(float(sure[inside].mean()))
+            assert bins[number, 1] == pytest.approx(float(right))
+            by_hand += float(inside.double().mean() * (sure[inside].mean() - right).abs())
+    assert calibration_error(chances, labels, 10) == pytest.approx(by_hand)
+
+
+def test_an_arm_that_fails_does_not_lose_the_others(places: runner.Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = tiny(registry.EXPERIMENTS["table-cifar100"])
+    whole = runner.train
+    broken = {"full"}
+
+    def fails(config: TrainConfig, out: Path, **options: Any) -> dict[str, Any]:
+        if out.name.split("-")[0] in broken:
+            raise RuntimeError("out of memory")
+        return whole(config, out, **options)
+
+    monkeypatch.setattr(runner, "train", fails)
+    target = runner.run(experiment, "table-cifar100", places, preset="cpu")
+    result = checked(target, "table-cifar100", figure=False)
+    assert [row["arm"] for row in result["rows"]] == ["t2", "learned", "variational"]
+    assert result["failed"] == [{"arm": "full", "seed": 0, "error": "out of memory"}]
+    assert "Failed: full, seed 0 (out of memory)." in target.with_suffix(".md").read_text()
+    said = places.progress.lines  # type: ignore[attr-defined]
+    assert any(line.startswith("4 of 4 runs") and "failed" in line for line in said)
+
+    broken.clear()
+    before = json.loads(target.read_text())["rows"]
+    after = checked(runner.run(experiment, "table-cifar100", places, preset="cpu"), "table-cifar100", figure=False)
+    assert after["failed"] == []
+    assert [row for row in after["rows"] if row["arm"] != "full"] == before
+
+    broken.update({"t2", "full", "learned", "variational"})
+    elsewhere = replace(places, runs=places.runs / "x", results=places.results / "x")
+    with pytest.raises(UserError, match="all of table-cifar100 failed, at first t2: out of memory"):
+        runner.run(experiment, "table-cifar100", elsewhere, preset="cpu")
+
+
+def test_an_interrupted_reproduction_goes_on(places: runner.Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = tiny(registry.EXPERIMENTS["table-cifar100"])
+    whole, calls = runner.train, []
+
+    def stops(config: TrainConfig, out: Path, **options: Any) -> dict[str, Any]:
+        calls.append(out.name)
+        if len(calls) == 3:
+            raise Interrupted("stopped")
+        return whole(config, out, **options)
+
+    monkeypatch.setattr(runner, "train", stops)
+    with pytest.raises(Interrupted):
+        runner.run(experiment, "table-cifar100", places, preset="cpu")
+    half = json.loads((places.results / "table-cifar100.json").read_text())
+    assert [row["arm"] for row in half["rows"]] == ["t2", "full"]
+    result = checked(runner.run(experiment, "table-cifar100", places, preset="cpu"), "table-cifar100", figure=False)
+    assert calls == ["t2-0", "full-0", "learned-0", "learned-0", "variational-0"]
+    assert result["rows"][:2] == half["rows"]
+
+
+def test_measuring_again_trains_nothing(places: runner.Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = tiny(registry.EXPERIMENTS["table-cifar100"])
+    target = runner.run(experiment, "table-cifar100", places, preset="cpu", arms=["t2", "full"])
+    before = json.loads(target.read_text())["rows"]
+    other = replace(experiment, measure=lambda *_: {"theta": {}, "found": 3})
+    monkeypatch.setattr("vpgcnn.training.loop._Training._one_step", lambda *_: pytest.fail("it was trained again"))
+    runner.run(other, "table-cifar100", places, preset="cpu", arms=["t2"], again=True)
+    after = json.loads(target.read_text())["rows"]
+    assert after[0]["found"] == 3
+    assert after[0]["commit"] == before[0]["commit"]
+    assert after[0]["measured"]
+    assert after[1] == before[1]
+
+
+def test_costs_are_counted(monkeypatch: pytest.MonkeyPatch, places: runner.Places) -> None:
+    monkeypatch.setattr(cost, "SIZES", {"cpu": (32, 2, 6)})
+    monkeypatch.setattr(cost, "COUNTED", (32, 6))
+    monkeypatch.setattr(cost, "ROUNDS", 1)
+    monkeypatch.setattr(cost, "ARMS", {name: cost.ARMS[name] for name in ("CEResNet", "ResNet", "VP CEResNet")})
+    target = runner.run(registry.COUNTS["table-cost"], "table-cost", places, preset="cpu")
+    rows = checked(target, "table-cost", figure=False)["rows"]
+    assert rows[0]["ratios"]["parameters"] == 1
+    assert rows[2]["parameters"] > rows[0]["parameters"]
+    assert rows[1]["flops"] < rows[0]["flops"] < rows[2]["flops"]
+    assert all(row["bytes"] > 0 for row in rows)
+    with pytest.raises(UserError, match="no arms to train"):
+        runner.run(registry.COUNTS["table-cost"], "table-cost", places, preset="cpu", arms=["ResNet"])
+
+
+def test_parameters_are_the_papers() -> None:
+    """Within 1 % of the ratios that the paper prints, where the architecture is the same."""
+    found = {arm: count_parameters(cost._make(arm, 64)) for arm in cost.ARMS}
+    for arm, (_, _, paper, _) in cost.ARMS.items():
+        if paper is not None:
+            assert found[arm] / found["CEResNet"] == pytest.approx(paper, rel=0.01), arm
+
+
+def test_operations_are_counted_by_hand() -> None:
+    """An ordinary convolution of C×O channels and k×k taps: 2·C·O·k²·positions, and the linear layer."""
+    from vpgcnn.models import build
+    from vpgcnn.models.config import COLOR_CNN
+
+    config = replace(COLOR_CNN, elements=1, level="full", width=5)
+    flops = cost.count_flops(build(config, 3, 30), torch.rand(2, 3, 28, 28), expanded=True)
+    sides = [26, 24, 10, 8, 6, 4, 1]
+    inner, sizes = [3, 5, 5, 5, 5, 5, 5], [3, 3, 3, 3, 3, 3, 4]
+    lift, *rest = (2 * c * 5 * k * k * s * s for c, k, s in zip(inner, sizes, sides, strict=True))
+    norms = 2 * 2 * 5 * sum(side**2 for side in sides)  # sums of values and of squares, as products with ones
+    by_hand = lift + sum(rest) + 2 * 5 * 30
+    assert by_hand <= flops <= by_hand + norms
+    hues = cost.count_flops(build(replace(config, elements=3), 3, 30), torch.rand(2, 3, 28, 28), expanded=True)
+    by_hand = 3 * lift + 9 * sum(rest) + 3 * 2 * 5 * 30
+    assert by_hand <= hues <= by_hand + 3 * norms + 10_000  # and the kernels
+
+
+def test_fluctuation_is_the_mean_change_in_the_last_third() -> None:
+    weights = torch.zeros(9, 2, 3)
+    weights[1] = 5.0  # early: not counted
+    weights[7, 0, 0] = 0.6
+    assert fluctuation(weights) == pytest.approx((0.6 + 0.6) / 2 / 6)
+    assert follow([])["levels"]["epochs"] == []
+
+
+def test_a_table_is_markdown() -> None:
+    assert markdown(["a", "b"], [[1, "x"]]) == "| a | b |\n|---|---|\n| 1 | x |"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*.json")), ids=lambda path: path.name)
+def test_results_in_the_repository_follow_the_schema(path: Path) -> None:
+    if path.name == "bench.json":
+        pytest.skip("ratios of times have a form of their own")
+    result = json.loads(path.read_text())
+    jsonschema.validate(result, SCHEMA)
+    assert result["name"] in registry.REPRODUCTIONS
+
+
+def test_the_schema_refuses() -> None:
+    result = json.loads((ROOT / "results/mnist67-180.json").read_text())
+    for change in ({"name": "nonsense"}, {"rows": []}, {"commits": []}, {"preset": "large"}, {"more": 1}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(result | change, SCHEMA)
+    del result["rows"][0]["commit"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(result, SCHEMA)
