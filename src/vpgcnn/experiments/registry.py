@@ -298,8 +298,8 @@ VIEWS = {
         flowers_rows,
         table_examples,
         flowers_chart,
-        notes="Thin lines are single flowers, thick ones the mean over flowers and seeds. The last two panels show the ten "
-        "classes whose windows are narrowest and the ten whose windows are widest.",
+        notes="Thin lines are single flowers, thick ones the mean over flowers and seeds. The last two panels show the "
+        "ten classes whose windows are narrowest and the ten whose windows are widest.",
     ),
     "fig-equivariance-error": View(
         "the smallest and the largest invariance error of each class of Flowers102, on the group and off it",
@@ -307,7 +307,6 @@ VIEWS = {
         flowers_rows,
         table_errors,
         error_chart,
-        flowers_chart,
         notes="The error of an image is how far its class probabilities move, at most, under shifts of its hue: the "
         "distance of total variation, from 0 to 1.",
     ),
