@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from torchmetrics.functional.classification import binary_auroc
 
-from vpgcnn.analysis import auroc, confidence_curve, crossings, read_theta
-from vpgcnn.models import SE2Config, build
+from vpgcnn.analysis import auroc, confidence_curve, crossings, read_theta, read_weights
+from vpgcnn.models import ColorConfig, SE2Config, build
 
 
 def test_a_curve_follows_the_image() -> None:
@@ -51,3 +51,24 @@ def test_levels_are_read_by_layer_and_image() -> None:
     one = read_theta(model, images[3:4])
     assert torch.allclose(one["last"], theta["last"][3:4], atol=1e-6)
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_weights_are_those_of_theta() -> None:
+    """Of three hues, θ in [⅓, 1] gives the identity 1/(3θ) and the others half of the rest."""
+    model = build(ColorConfig(width=4, initial=0.7), 3, 5)
+    images = torch.rand(6, 3, 28, 28)
+    theta, weights = read_theta(model, images)["conv6"][:, 0], read_weights(model, images, batch=4)["conv6"]
+    assert torch.allclose(weights[:, 0], 1 / (3 * theta), atol=1e-5)
+    assert torch.allclose(weights[:, 1], (1 - weights[:, 0]) / 2, atol=1e-5)
+
+
+def test_only_drawn_weights_are_random_and_reading_changes_nothing() -> None:
+    model = build(ColorConfig(width=4, family="gumbel", level="learned"), 3, 5)
+    images = torch.rand(4, 3, 28, 28)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert torch.equal(read_weights(model, images)["conv7"], read_weights(model, images)["conv7"])
+    drawn = read_weights(model, images, drawn=True)["conv7"]
+    assert torch.allclose(drawn * 3, (drawn * 3).round(), atol=1e-5)  # frequencies of three draws
+    assert not torch.equal(drawn, read_weights(model, images, drawn=True)["conv7"])
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(module.training for module in model.modules())

@@ -218,6 +218,21 @@ def test_the_same_seed_is_the_same_run_and_another_is_not(config: TrainConfig, t
     assert lines(tmp_path / "a") != lines(tmp_path / "c")
 
 
+def test_levels_can_be_watched_without_changing_the_run(config: TrainConfig, tmp_path: Path) -> None:
+    train(config, tmp_path / "bare")
+    train(replace(config, watch=3), tmp_path / "watched")
+    one, two = (load_model(tmp_path / name / "last.safetensors")[0].state_dict() for name in ("bare", "watched"))
+    assert all(torch.equal(value, two[key]) for key, value in one.items())
+    epochs = [line for line in lines(tmp_path / "watched") if "epoch" in line]
+    assert len(epochs) == config.epochs
+    for line in epochs:
+        for kind in ("evaluated", "drawn"):
+            (weights,) = line["levels"][kind].values()  # type: ignore[attr-defined]
+            assert len(weights) == 3
+            assert all(sum(image) == pytest.approx(1, abs=1e-3) for image in weights)
+    assert not any("levels" in line for line in lines(tmp_path / "bare"))
+
+
 def test_mixed_precision_and_clipping_train(config: TrainConfig, tmp_path: Path) -> None:
     result = train(replace(config, precision="bf16", clip=0.5, epochs=40, seed=1), tmp_path / "run")
     assert result["test"]["accuracy"] > 0.8
