@@ -227,9 +227,11 @@ def test_levels_can_be_watched_without_changing_the_run(config: TrainConfig, tmp
     assert len(epochs) == config.epochs
     for line in epochs:
         for kind in ("evaluated", "drawn"):
-            (weights,) = line["levels"][kind].values()  # type: ignore[attr-defined]
-            assert len(weights) == 3
-            assert all(sum(image) == pytest.approx(1, abs=1e-3) for image in weights)
+            every = line["levels"][kind]  # type: ignore[index]
+            assert {"lift", "last"} <= set(every)
+            for weights in every.values():
+                assert len(weights) == 3
+                assert all(sum(image) == pytest.approx(1, abs=1e-3) for image in weights)
     assert not any("levels" in line for line in lines(tmp_path / "bare"))
 
 
