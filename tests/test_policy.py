@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vpgcnn import SO2, Hue
+from vpgcnn.data import load
 from vpgcnn.errors import UserError
 from vpgcnn.models import AugmenterConfig, Policy, count_parameters, ordinary
 from vpgcnn.models.base import Description
@@ -20,9 +21,10 @@ from vpgcnn.models.config import DIGITS
 from vpgcnn.training import search
 from vpgcnn.training.checkpoint import load_model
 from vpgcnn.training.config import OptimiserConfig, TrainConfig
-from vpgcnn.training.loop import Interrupted, train
+from vpgcnn.training.loop import Interrupted, _Training, make_card, train
 from vpgcnn.training.run import chosen_weights
 
+CPU = torch.device("cpu")
 SURE = 20.0
 """A raw number whose sigmoid is 1, up to rounding."""
 
@@ -96,9 +98,24 @@ def test_both_chance_and_reach_have_gradients() -> None:
     assert (gradient > 0.01).all()
 
 
-def test_the_classifier_is_never_trained_by_its_policy() -> None:
-    policy = Policy(nn.Sequential(Colors())[0], Hue(360), 3, AugmenterConfig("policy"))
-    assert policy.train().network.training is False
+def test_classifier_and_policy_learn_from_their_own_loss_alone(few: TrainConfig) -> None:
+    data = load(few.data)
+    own = search._Search(few, data, make_card(few, data), CPU)
+    for _ in range(3):  # so that the classifier sees something
+        own.advance()
+
+    def numbers() -> dict[str, Tensor]:
+        return {part: torch.cat([p.detach().flatten() for _, p in own.parts[part]]) for part in ("network", "advice")}
+
+    before = numbers()
+    own._descend(["advice"], own.policy.mixed(*own.judging.at(0, CPU), torch.rand(8, 2)).square().mean())
+    after = numbers()
+    assert torch.equal(after["network"], before["network"])
+    assert not torch.equal(after["advice"], before["advice"])
+    own._descend(["network"], own.policy.network(own.batches.at(0, CPU)[0])[0].square().mean())
+    assert not torch.equal(numbers()["network"], before["network"])
+    assert torch.equal(numbers()["advice"], after["advice"])
+    assert own.policy.train().network.training is False  # its norms are as evaluation has them
 
 
 @pytest.fixture
@@ -113,16 +130,13 @@ def few(tmp_path: Path) -> TrainConfig:
 
 
 def test_the_search_parts_the_training_images_and_draws_all_of_both(few: TrainConfig, tmp_path: Path) -> None:
-    from vpgcnn.data import load
-    from vpgcnn.training.loop import make_card
-
     data = load(few.data)
     card = make_card(few, data)
-    own = search._Search(few, data, card, torch.device("cpu"))
+    own = search._Search(few, data, card, CPU)
 
     def drawn(batches: search.Batches, epochs: int) -> set[bytes]:
         steps = range(batches.per_epoch * epochs)
-        return {image.numpy().tobytes() for step in steps for image in batches.at(step, torch.device("cpu"))[0]}
+        return {image.numpy().tobytes() for step in steps for image in batches.at(step, CPU)[0]}
 
     trained, judged = drawn(own.batches, 6), drawn(own.judging, 6)
     validation = {image.numpy().tobytes() for image in card.standardised(data.validation.images)}
@@ -143,7 +157,7 @@ def test_a_run_with_a_policy_is_an_ordinary_network_afterwards(
     plain = replace(card, augmenter=AugmenterConfig()).build()
     assert set(model.state_dict()) == set(plain.state_dict())
     assert result["parameters"] == count_parameters(plain)
-    policy = search.load_policy(tmp_path / "run" / "policy.safetensors", card, torch.device("cpu"))
+    policy = search.load_policy(tmp_path / "run" / "policy.safetensors", card, result["fingerprint"], CPU)[0]
     assert isinstance(policy.group, SO2)
     advice = policy.advise(torch.rand(4, 1, 16, 16), torch.zeros(4, dtype=torch.long))
     assert not torch.equal(advice.chance, torch.full((4, 1), 0.5))  # it has learned something
@@ -166,9 +180,21 @@ def test_a_run_with_a_policy_is_an_ordinary_network_afterwards(
     with pytest.raises(Interrupted, match="searching for a policy"):
         train(few, tmp_path / "again")
     assert (tmp_path / "again" / "search.safetensors").exists()
+    monkeypatch.setattr("vpgcnn.training.loop.search_policy", whole)
+    step = _Training._one_step
+
+    def stop_half_way(self: _Training, wish: object) -> None:
+        step(self, wish)  # type: ignore[arg-type]
+        self.stopping = self.step == 5
+
+    monkeypatch.setattr(_Training, "_one_step", stop_half_way)
+    with pytest.raises(Interrupted, match="after step 5"):
+        train(few, tmp_path / "again", resume=True)
+    monkeypatch.setattr(_Training, "_one_step", step)
     train(few, tmp_path / "again", resume=True)
     other, _ = load_model(chosen_weights(tmp_path / "again"))
     assert all(torch.equal(value, other.state_dict()[key]) for key, value in model.state_dict().items())
+    assert result["search_steps"] == 3 * (len(load(few.data).train) - round(0.25 * len(load(few.data).train))) // 8
 
     # And it is the policy that made the difference to a run without one.
     bare = replace(few, augmenter=AugmenterConfig())
@@ -184,6 +210,7 @@ def test_a_run_with_a_policy_is_an_ordinary_network_afterwards(
         ({"held": 1.0}, "held a share of 1"),
         ({"held": 0.99}, "fewer than a batch"),
         ({"deviation": 2.0}, "deviation is a share of 180°"),
+        ({"rate": 0.0}, "rate must be > 0"),
         ({"transform": "hue"}, "hues need colour images"),
     ],
 )
@@ -191,13 +218,16 @@ def test_nonsense_is_refused(few: TrainConfig, tmp_path: Path, change: dict[str,
     config = replace(few, augmenter=replace(few.augmenter, **change))  # type: ignore[arg-type]
     with pytest.raises(UserError, match=said):
         train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()  # nothing that would be in the way of the corrected command
 
 
 def test_a_foreign_policy_is_refused(few: TrainConfig, tmp_path: Path) -> None:
-    train(few, tmp_path / "run")
+    result = train(few, tmp_path / "run")
     _, card = load_model(chosen_weights(tmp_path / "run"))
     other = replace(card, augmenter=replace(card.augmenter, held=0.5))
     with pytest.raises(UserError, match="searched for with these settings"):
-        search.load_policy(tmp_path / "run" / "policy.safetensors", other, torch.device("cpu"))
+        search.load_policy(tmp_path / "run" / "policy.safetensors", other, result["fingerprint"], CPU)
     with pytest.raises(UserError, match="no policy"):
-        search.load_policy(chosen_weights(tmp_path / "run"), card, torch.device("cpu"))
+        search.load_policy(chosen_weights(tmp_path / "run"), card, result["fingerprint"], CPU)
+    with pytest.raises(UserError, match="other data"):
+        search.load_policy(tmp_path / "run" / "policy.safetensors", card, "another", CPU)

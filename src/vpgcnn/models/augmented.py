@@ -95,11 +95,12 @@ class _Described(nn.Module):
         return self.network.describe(images).values
 
 
-def _predictor(config: AugmenterConfig, channels: int) -> ImageRange:
-    """Three convolutions of stride 2 and a mean over space, or an ordinary ResNet18."""
+def _predictor(config: AugmenterConfig, channels: int, network: nn.Module) -> ImageRange:
+    """Three convolutions of stride 2 and a mean over space, or an ordinary ResNet18 as wide as the network."""
     if config.predictor == "resnet":
-        network = ColorResNet(replace(COLOR_RESNET, elements=1, level="full"), channels, 2)
-        return ImageRange(_Described(network), 8 * COLOR_RESNET.width, config.initial, config.floor)
+        width = network.config.width if isinstance(network, ColorResNet) else COLOR_RESNET.width
+        resnet = ColorResNet(replace(COLOR_RESNET, elements=1, level="full", width=width), channels, 2)
+        return ImageRange(_Described(resnet), 8 * width, config.initial, config.floor)
     sizes = [channels, config.width, 2 * config.width, 2 * config.width]
     blocks = [
         nn.Sequential(nn.Conv2d(a, b, 3, 2, 1, bias=False), nn.BatchNorm2d(b), nn.SiLU()) for a, b in pairwise(sizes)
@@ -178,7 +179,7 @@ def augmented(network: nn.Module, config: AugmenterConfig, in_channels: int, bac
     elif config.kind == "shared":
         ranges = SharedRange(config.initial, config.floor)
     else:
-        ranges = _predictor(config, in_channels)
+        ranges = _predictor(config, in_channels, network)
     return Augmented(network, ranges, group, samples=config.samples, training=config.training, background=background)
 
 

@@ -138,13 +138,16 @@ class AugmenterConfig:
     training: bool = True
     """Whether training images are moved too. If not, a fixed range is an average at test time alone."""
     predictor: Literal["small", "resnet"] = "small"
-    """The network that predicts ranges: three convolutions, or a ResNet18 of full width, as in the paper's count."""
+    """The network that predicts ranges: three convolutions, or an ordinary ResNet18 as wide as the network that is
+    augmented (64 where that is no ResNet)."""
     width: int = 16
     """Channels of the small network that predicts ranges."""
     depends: Literal["image", "class"] = "image"
     """What a policy's advice depends on: the image, or its class alone."""
     search: int = 20
     """Epochs of the search for a policy."""
+    rate: float = 1e-2
+    """Highest learning rate (of Adam) of the policy while it is searched for."""
     held: float = 0.2
     """Share of the training images that the search trains no classifier on: there the policy is judged."""
     deviation: float = 0.1

@@ -14,7 +14,7 @@ from vpgcnn.errors import UserError
 from vpgcnn.training.checkpoint import Card
 from vpgcnn.training.config import OptimiserConfig, TrainConfig
 
-__all__ = ["check_numbers", "check_settings", "check_size", "check_threads"]
+__all__ = ["check_numbers", "check_search", "check_settings", "check_size", "check_threads"]
 
 
 def check_threads(count: int) -> None:
@@ -52,6 +52,25 @@ def check_settings(config: TrainConfig, processes: int) -> None:
         settings: OptimiserConfig = getattr(config, group)
         if settings.rate <= 0 or settings.decay < 0:
             raise UserError(f"{group}: rate must be > 0 and decay ≥ 0, got {settings.rate} and {settings.decay}")
+
+
+def check_search(config: TrainConfig, images: int) -> None:
+    """A policy can be searched for with these settings on so many training images."""
+    settings = config.augmenter
+    if settings.search < 1 or not 0 < settings.held < 1:
+        raise UserError(
+            f"augmenter: search is at least 1 epoch and held a share of 1, got {settings.search} and {settings.held}"
+        )
+    if not 0 <= settings.deviation <= 1:
+        raise UserError(f"augmenter: deviation is a share of 180°, from 0 to 1, got {settings.deviation}")
+    if settings.rate <= 0:
+        raise UserError(f"augmenter: rate must be > 0, got {settings.rate}")
+    left = images - max(1, round(settings.held * images))
+    if left < config.batch_size:
+        raise UserError(
+            f"the search leaves {left} training images, fewer than a batch of {config.batch_size}: lower "
+            "augmenter.held or batch_size"
+        )
 
 
 def check_size(model: nn.Module, card: Card) -> None:

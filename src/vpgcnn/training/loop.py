@@ -37,9 +37,9 @@ from vpgcnn.training.checkpoint import (
     restore_optimiser,
     save_model,
 )
-from vpgcnn.training.checks import check_numbers, check_settings, check_size, check_threads
+from vpgcnn.training.checks import check_numbers, check_search, check_settings, check_size, check_threads
 from vpgcnn.training.config import TrainConfig
-from vpgcnn.training.optimisers import make_optimiser, rate_factor
+from vpgcnn.training.optimisers import make_optimiser, parts_of, rate_factor
 from vpgcnn.training.progress import Quiet
 from vpgcnn.training.run import Run, chosen_weights
 from vpgcnn.training.search import load_policy, search_policy
@@ -189,6 +189,8 @@ class _Training:
                 f"batch_size is {config.batch_size}, but there are only {train} training images: --batch-size {train}"
             )
         self.total = self.per_epoch * config.epochs
+        if config.augmenter.kind == "policy":
+            check_search(config, train)
         if not len(self.data.validation) and config.select != "last":
             raise UserError(f"there are no validation images to select by {config.select}: --select last does without")
         self.fingerprint = self.data.fingerprint()
@@ -198,15 +200,12 @@ class _Training:
         self.parameters = count_parameters(model)
         if self.accelerator.num_processes > 1:
             synchronise(model)
-        groups = {"network": [], "levels": []}  # type: dict[str, list[tuple[str, nn.Parameter]]]
-        for name, parameter in model.named_parameters():
-            of_levels = ".level." in name or name.startswith("ranges.")
-            groups["levels" if of_levels else "network"].append((name, parameter))
+        groups = parts_of(model)
         self.plain = model
-        self.names = {group: [name for name, _ in members] for group, members in groups.items() if members}
+        self.names = {group: [name for name, _ in members] for group, members in groups.items()}
         optimisers = [
-            make_optimiser([parameter for _, parameter in groups[group]], getattr(config, group))
-            for group in self.names
+            make_optimiser([parameter for _, parameter in members], getattr(config, group))
+            for group, members in groups.items()
         ]
         self.model, *prepared = self.accelerator.prepare(model, *optimisers)
         self.optimisers = dict(zip(self.names, prepared, strict=True))
@@ -223,6 +222,7 @@ class _Training:
         self.epoch_sums, self.log_sums = [0.0] * 4, [0.0] * 4
         self.stopping = False
         self.policy: Policy | None = None
+        self.searched: dict[str, Any] = {}
         self.saved_at = self.timed_at = time.monotonic()
 
     def _restore(self) -> None:
@@ -245,20 +245,24 @@ class _Training:
         self.progress.say(f"resuming after step {self.step} of {self.total}")
 
     def _search(self, wish: _Wish) -> None:
-        """Find a policy, or take the one that was found. One process searches, the others wait."""
+        """Find a policy, or take the one that was found. All processes search alike, one of them writes."""
         device = self.accelerator.device
-        found = None
-        if self.main:
-            found = search_policy(
-                self.config, self.data, self.card, self.run.folder, device,
-                progress=self.progress, stopping=lambda: wish.stop,
-            )  # fmt: skip
+
+        def stopping() -> bool:
+            mine = torch.tensor(float(wish.stop), device=device)
+            return bool(self.accelerator.reduce(mine, "sum") > 0)
+
+        found = search_policy(
+            self.config, self.data, self.card, self.run.folder, device,
+            progress=self.progress, stopping=stopping, prior=self.prior, write=self.main,
+        )  # fmt: skip
         self.accelerator.wait_for_everyone()
-        stopped = self.accelerator.reduce(torch.tensor(float(self.main and found is None), device=device), "sum")
-        if stopped > 0:
+        if not found:
             raise Interrupted(f"stopped while searching for a policy, saved in {self.run.folder}")
-        self.policy = load_policy(self.run.folder / "policy.safetensors", self.card, device)
-        self._clock()
+        self.policy, self.searched = load_policy(
+            self.run.folder / "policy.safetensors", self.card, self.fingerprint, device
+        )
+        self.timed_at = time.monotonic()
 
     def _check_data(self, fingerprint: str | None) -> None:
         if fingerprint not in (None, self.fingerprint):
@@ -394,6 +398,9 @@ class _Training:
         result = {"epoch": said["epoch"], "validation": said["validation"], "test": scores}
         result |= {"parameters": self.parameters, "steps": self.step, "seconds": round(self.elapsed, 1)}
         result |= {"data": list(self.data.notes), "fingerprint": self.fingerprint}
+        if self.searched:
+            result["seconds"] = round(self.elapsed + self.searched["elapsed"], 1)
+            result["search_steps"] = self.searched["step"]
         if self.main:
             self.run.finish(result)
         self.accelerator.wait_for_everyone()

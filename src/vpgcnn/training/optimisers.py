@@ -9,7 +9,7 @@ from torch import nn
 
 from vpgcnn.training.config import OptimiserConfig
 
-__all__ = ["make_optimiser", "rate_factor"]
+__all__ = ["make_optimiser", "parts_of", "rate_factor"]
 
 
 def make_optimiser(parameters: list[nn.Parameter], settings: OptimiserConfig) -> torch.optim.Optimizer:
@@ -19,6 +19,15 @@ def make_optimiser(parameters: list[nn.Parameter], settings: OptimiserConfig) ->
         return torch.optim.SGD(parameters, settings.rate, momentum=0.9, weight_decay=settings.decay, fused=fused)
     kind = torch.optim.AdamW if settings.kind == "adamw" else torch.optim.Adam
     return kind(parameters, settings.rate, weight_decay=settings.decay, fused=fused)
+
+
+def parts_of(model: nn.Module) -> dict[str, list[tuple[str, nn.Parameter]]]:
+    """The named parameters of the "network" and, where there are any, of its "levels"."""
+    parts: dict[str, list[tuple[str, nn.Parameter]]] = {"network": [], "levels": []}
+    for name, parameter in model.named_parameters():
+        of_levels = ".level." in name or name.startswith("ranges.")
+        parts["levels" if of_levels else "network"].append((name, parameter))
+    return {part: members for part, members in parts.items() if members}
 
 
 def rate_factor(step: int, total: int, warmup: float, final: float) -> float:

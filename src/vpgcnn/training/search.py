@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from vpgcnn.data import Dataset
 from vpgcnn.errors import UserError
 from vpgcnn.levels import tell_progress
-from vpgcnn.models import Policy, moving_group
-from vpgcnn.objective import Elbo
+from vpgcnn.models import Policy, Prediction, moving_group
+from vpgcnn.objective import Elbo, KlSchedule
 from vpgcnn.training.batches import Batches
 from vpgcnn.training.checkpoint import (
     Card,
@@ -30,8 +30,8 @@ from vpgcnn.training.checkpoint import (
     restore_optimiser,
     save_tensors,
 )
-from vpgcnn.training.config import TrainConfig
-from vpgcnn.training.optimisers import make_optimiser, rate_factor
+from vpgcnn.training.config import OptimiserConfig, TrainConfig
+from vpgcnn.training.optimisers import make_optimiser, parts_of, rate_factor
 from vpgcnn.training.progress import Quiet
 from vpgcnn.training.seeds import generator, seed_of
 from vpgcnn.training.serial import to_json
@@ -46,14 +46,16 @@ def make_policy(card: Card) -> Policy:
     return Policy(network, group, len(card.classes), card.augmenter, background=-card.mean / card.std).eval()
 
 
-def load_policy(path: Path, card: Card, device: torch.device) -> Policy:
-    """The policy that a search has found."""
-    tensors, description = read_tensors(path)
-    if description.get("policy") != to_json(card.augmenter):
+def load_policy(path: Path, card: Card, data: str, device: torch.device) -> tuple[Policy, dict[str, Any]]:
+    """The policy that a search has found on these data, and the steps and seconds that the search took."""
+    tensors, said = read_tensors(path)
+    if said.get("policy") != to_json(card.augmenter):
         raise UserError(f"{path} holds no policy that was searched for with these settings")
+    if said["data"] != data:
+        raise UserError(f"{path} was searched for with other data than are there now")
     policy = make_policy(card)
     load_weights(policy, tensors, path)
-    return policy.to(device).requires_grad_(False)
+    return policy.to(device).requires_grad_(False), {"step": said["step"], "elapsed": said["elapsed"]}
 
 
 def search_policy(
@@ -65,15 +67,18 @@ def search_policy(
     *,
     progress: Quiet,
     stopping: Callable[[], bool],
-) -> Path | None:
-    """Search, and write policy.safetensors into the folder; None if asked to stop before the end.
+    prior: Tensor | None = None,
+    write: bool = True,
+) -> bool:
+    """Search, and write policy.safetensors into the folder; False if asked to stop before the end.
 
-    The state is kept in search.safetensors, from which the next call goes on.
+    The state is kept in search.safetensors, from which the next call goes on. prior: added to the logits of both
+    losses, as in training. write: whether this process is the one that writes.
     """
     found, kept = folder / "policy.safetensors", folder / "search.safetensors"
     if found.exists():
-        return found
-    search = _Search(config, data, card, device)
+        return True
+    search = _Search(config, data, card, device, prior)
     search.restore(kept)
     progress.begin("search for a policy", search.total, search.step)
     saved = time.monotonic()
@@ -81,81 +86,88 @@ def search_policy(
         progress.advance(1, search.advance())
         if search.step % search.batches.per_epoch == 0:
             progress.say(search.said())
-        if stopping() or time.monotonic() - saved > config.save_seconds:
+        stop = stopping()
+        if write and (stop or time.monotonic() - saved > config.save_seconds):
             search.save(kept)
             saved = time.monotonic()
-        if stopping():
-            return None
-    save_tensors(found, dict(search.policy.state_dict()), {"policy": to_json(card.augmenter)})
-    kept.unlink(missing_ok=True)
-    return found
+        if stop:
+            return False
+    if write:
+        said: dict[str, Any] = {"policy": to_json(card.augmenter), "data": search.fingerprint}
+        said |= {"step": search.step, "elapsed": search.elapsed}
+        save_tensors(found, dict(search.policy.state_dict()), said)
+        kept.unlink(missing_ok=True)
+    return True
 
 
 class _Search:
     """Classifier and policy, a step of each in turn."""
 
-    def __init__(self, config: TrainConfig, data: Dataset, card: Card, device: torch.device) -> None:
+    def __init__(
+        self, config: TrainConfig, data: Dataset, card: Card, device: torch.device, prior: Tensor | None = None
+    ) -> None:
         settings = config.augmenter
-        if settings.search < 1 or not 0 < settings.held < 1:
-            raise UserError(
-                f"augmenter: search is at least 1 epoch and held a share of 1, got {settings.search}, {settings.held}"
-            )
-        if not 0 <= settings.deviation <= 1:
-            raise UserError(f"augmenter: deviation is a share of 180°, from 0 to 1, got {settings.deviation}")
-        self.config, self.device, self.fingerprint = config, device, data.fingerprint()
+        self.config, self.device, self.prior, self.fingerprint = config, device, prior, data.fingerprint()
         order = torch.randperm(len(data.train), generator=generator(config.seed, "search part"))
         count = max(1, round(settings.held * len(order)))
         held, rest = data.train[order[:count]], data.train[order[count:]]
-        if len(rest) < config.batch_size:
-            raise UserError(
-                f"the search leaves {len(rest)} training images, fewer than a batch of {config.batch_size}: lower "
-                "augmenter.held or batch_size"
-            )
         self.batches = Batches(rest, config, card, size=config.batch_size, purpose="search ")
         self.judging = Batches(held, config, card, size=min(config.batch_size, count), purpose="judge ")
-        self.total, self.step = self.batches.per_epoch * settings.search, 0
+        self.total, self.step, self.elapsed = self.batches.per_epoch * settings.search, 0, 0.0
+        self.schedule = KlSchedule(**{part.name: getattr(config.objective, part.name) for part in fields(KlSchedule)})
         torch.manual_seed(seed_of(config.seed, "weights"))
         self.policy = make_policy(card).to(device)
-        self.parts = {
-            "network": list(self.policy.network.named_parameters()),
-            "advice": list(self.policy.advice.named_parameters()),
+        self.parts = parts_of(self.policy.network) | {"advice": list(self.policy.advice.named_parameters())}
+        self.settings = {"network": config.network, "levels": config.levels}
+        self.settings["advice"] = OptimiserConfig("adam", settings.rate, 0.0)
+        self.optimisers = {
+            part: make_optimiser([parameter for _, parameter in members], self.settings[part])
+            for part, members in self.parts.items()
         }
-        chosen = {"network": config.network, "advice": config.levels}
-        self.optimisers = {key: make_optimiser([p for _, p in own], chosen[key]) for key, own in self.parts.items()}
         self.seen = [0.0] * 4
 
     def advance(self) -> str:
         """One step of each; returns what a bar shows."""
+        start = time.monotonic()
         config, policy, network = self.config, self.policy, self.policy.network
-        factor = rate_factor(self.step, self.total, config.warmup, config.final)
-        for key, rate in (("network", config.network.rate), ("advice", config.levels.rate)):
-            for part in self.optimisers[key].param_groups:
-                part["lr"] = rate * factor
+        for part, optimiser in self.optimisers.items():
+            for group in optimiser.param_groups:
+                factor = rate_factor(self.step, self.total, config.warmup, config.final)
+                group["lr"] = self.settings[part].rate * factor
         torch.manual_seed(seed_of(config.seed, "search step", self.step))
-        tell_progress(network, self.step / max(1, self.total - 1))
+        done = self.step / max(1, self.total - 1)
+        tell_progress(network, done)
         images, labels = self.batches.at(self.step, self.device)
         images = policy(images, labels, torch.rand(len(images), 3).to(images))
         network.train()
-        learning = Elbo.of(network(images), labels)
-        self._descend("network", learning.total(config.objective.start))
+        learning = Elbo.of(network(images), labels, self.prior)
+        weight = self.schedule.at(done) if config.objective.mode == "schedule" else config.objective.start
+        self._descend([part for part in self.parts if part != "advice"], learning.total(weight))
         policy.eval()
         images, labels = self.judging.at(self.step, self.device)
-        draws = torch.rand(len(images), 2).to(images)
-        judged = F.cross_entropy(policy.mixed(images, labels, draws).float(), labels)
-        self._descend("advice", judged)
+        logits = policy.mixed(images, labels, torch.rand(len(images), 2).to(images))
+        judged = Elbo.of(Prediction(logits, logits.new_zeros(len(logits))), labels, self.prior).nll
+        self._descend(["advice"], judged)
         advice = policy.advise(images, labels)
         numbers = torch.stack([learning.nll, judged, advice.chance.mean(), advice.reach.mean()]).detach()
         if not bool(numbers.isfinite().all()):
-            raise UserError(f"the search is not finite after step {self.step + 1}: lower network.rate or levels.rate")
+            raise UserError(
+                f"the search is not finite after step {self.step + 1}: lower network.rate or augmenter.rate"
+            )
         self.step, self.seen = self.step + 1, numbers.tolist()
+        self.elapsed += time.monotonic() - start
         return f"nll {self.seen[0]:.3f}, held out {self.seen[1]:.3f}"
 
-    def _descend(self, key: str, loss: Tensor) -> None:
-        own = [parameter for _, parameter in self.parts[key]]
+    def _descend(self, parts: list[str], loss: Tensor) -> None:
+        """A step of these parts, and of these alone."""
+        own = [parameter for part in parts for _, parameter in self.parts[part]]
         for parameter, gradient in zip(own, torch.autograd.grad(loss, own, allow_unused=True), strict=True):
             parameter.grad = gradient
-        self.optimisers[key].step()
-        self.optimisers[key].zero_grad()
+        if self.config.clip > 0:
+            nn.utils.clip_grad_norm_(own, self.config.clip)
+        for part in parts:
+            self.optimisers[part].step()
+            self.optimisers[part].zero_grad()
 
     def said(self) -> str:
         nll, judged, chance, reach = self.seen
@@ -167,27 +179,25 @@ class _Search:
 
     def save(self, path: Path) -> None:
         tensors = {f"policy/{key}": value for key, value in self.policy.state_dict().items()}
-        for key, optimiser in self.optimisers.items():
-            names = [name for name, _ in self.parts[key]]
-            tensors |= {f"{key}/{name}": value for name, value in optimiser_tensors(optimiser, names).items()}
-        save_tensors(path, tensors, {"step": self.step, "data": self.fingerprint, "seen": self.seen})
+        for part, optimiser in self.optimisers.items():
+            names = [name for name, _ in self.parts[part]]
+            tensors |= {f"{part}/{name}": value for name, value in optimiser_tensors(optimiser, names).items()}
+        said = {"step": self.step, "elapsed": self.elapsed, "data": self.fingerprint, "seen": self.seen}
+        save_tensors(path, tensors, said)
 
     def restore(self, path: Path) -> None:
         if not path.exists():
             return
         tensors, said = read_tensors(path)
-        self._check(path, said)
-        under: dict[str, dict[str, Tensor]] = {"policy": {}, **{key: {} for key in self.optimisers}}
+        if not {"step", "elapsed", "data", "seen"} <= set(said):
+            raise UserError(f"{path} is no state of a search")
+        if said["data"] != self.fingerprint:
+            raise UserError(f"{path} was begun with other data than are there now")
+        under: dict[str, dict[str, Tensor]] = {"policy": {}, **{part: {} for part in self.optimisers}}
         for name, value in tensors.items():
             part, _, rest = name.partition("/")
             under[part][rest] = value
         load_weights(self.policy, under["policy"], path)
-        for key, optimiser in self.optimisers.items():
-            restore_optimiser(optimiser, [name for name, _ in self.parts[key]], under[key])
-        self.step, self.seen = said["step"], said["seen"]
-
-    def _check(self, path: Path, said: dict[str, Any]) -> None:
-        if not {"step", "data", "seen"} <= set(said):
-            raise UserError(f"{path} is no state of a search")
-        if said["data"] != self.fingerprint:
-            raise UserError(f"{path} was begun with other data than are there now")
+        for part, optimiser in self.optimisers.items():
+            restore_optimiser(optimiser, [name for name, _ in self.parts[part]], under[part])
+        self.step, self.elapsed, self.seen = said["step"], said["elapsed"], said["seen"]
