@@ -11,7 +11,7 @@ from typing import Any
 
 from vpgcnn.experiments.photographs import spread
 from vpgcnn.experiments.registry import REPRODUCTIONS
-from vpgcnn.report.digits import figure
+from vpgcnn.report.digits import NAMES, figure
 from vpgcnn.report.svg import draw
 
 ROOT = Path(__file__).parent.parent
@@ -169,6 +169,11 @@ def chapter(path: Path) -> str:
     return f"#{text}".replace(f"]({path.stem}.png)", f"](../results/{path.stem}.png)")
 
 
+def curves() -> str:
+    """The picture of the README: networks with levels on MNIST67-180."""
+    return draw(figure([row for row in experiment("mnist67-180")["rows"] if row["arm"] in NAMES]))
+
+
 def write(path: Path, text: str) -> None:
     """Replace a file as a whole."""
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
@@ -179,7 +184,7 @@ def write(path: Path, text: str) -> None:
 def update_documents(rows: list[dict[str, Any]]) -> None:
     """docs/results.md, and the table between the marks in the README."""
     write(ROOT / "docs" / "results.md", page(rows))
-    write(ROOT / "docs" / "curves.svg", draw(figure(experiment("mnist67-180")["rows"])) + "\n")
+    write(ROOT / "docs" / "curves.svg", curves() + "\n")
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for begin, end, new in ((BEGIN, END, table(rows)), (RESULTS_BEGIN, RESULTS_END, results_table())):
         before, rest = text.split(begin)

@@ -49,7 +49,7 @@ def test_documents_say_what_the_results_say() -> None:
     assert report.table(rows) in readme
     assert report.results_table() in readme
     drawing = (ROOT / "docs" / "curves.svg").read_text(encoding="utf-8")
-    assert drawing == report.draw(report.figure(report.experiment("mnist67-180")["rows"])) + "\n"
+    assert drawing == report.curves() + "\n"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*.json")), ids=lambda path: path.stem)

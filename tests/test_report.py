@@ -72,6 +72,27 @@ def test_a_vertical_axis_reaches_from_its_first_tick_to_its_last() -> None:
     assert Axis("x", [(3, "a"), (1, "b")]).ends == (1, 3)
 
 
+def test_a_value_that_is_no_number_is_a_gap() -> None:
+    nan = float("nan")
+    panel = Panel("gap", [0, 1, 2, 3, 4], [Curve("a", [0, 1, nan, 1, 0])], Axis("x", [(0, "0"), (4, "4")]))
+    lines = re.findall(r'<polyline points="([^"]*)"', svg.plot(panel))
+    assert [len(line.split()) for line in lines] == [2, 2]
+    assert png.draw(Chart([panel]))
+    assert interactive.draw(Chart([panel]))
+
+
+def test_a_name_has_one_color_in_all_panels() -> None:
+    places, x = [0, 1], Axis("x", [(0, "0"), (1, "1")])
+    chart = Chart([Panel("1", places, [Curve("a", [0, 1])], x), Panel("2", places, [Curve("b", [0, 1])], x)])
+    assert [name for name, _ in chart.names] == ["a", "b"]
+    drawn = svg.draw(chart)
+    assert drawn.count(f'stroke="{chart.colors["b"]}"') == 2  # the curve and the legend
+    many = Chart([Panel("1", places, [Curve(str(number), [0, 1]) for number in range(7)], x)])
+    with pytest.raises(ValueError, match="at most 6 names"):
+        svg.draw(many)
+    assert svg.plot(Panel("one place", [0], [Curve("a", [1])], Axis("x", [(0, "0")])))
+
+
 def test_an_interactive_page_holds_the_data_and_escapes_text() -> None:
     page = interactive.draw(CURVES)
     assert "<title>Two panels</title>" in page

@@ -98,7 +98,7 @@ def checked(target: Path, name: str, *, figure: bool) -> dict[str, Any]:
     assert f"# {name} (preset cpu)" in text
     assert f"`vpgcnn reproduce {name} --preset cpu`" in text
     assert target.with_suffix(".png").exists() == target.with_suffix(".html").exists() == figure
-    assert (f"({target.stem}.png)" in text) == figure
+    assert (f"({target.stem}.png)" in text) == figure == bool(result["figure"])
     if figure:
         assert target.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
         page = target.with_suffix(".html").read_text()
@@ -193,17 +193,21 @@ def test_an_arm_that_fails_does_not_lose_the_others(places: runner.Places, monke
 
     def fails(config: TrainConfig, out: Path, **options: Any) -> dict[str, Any]:
         if out.name.split("-")[0] in broken:
-            raise RuntimeError("out of memory")
+            raise KeyError("out of memory")
         return whole(config, out, **options)
 
     monkeypatch.setattr(runner, "train", fails)
     target = runner.run(experiment, "table-cifar100", places, preset="cpu")
     result = checked(target, "table-cifar100", figure=False)
     assert [row["arm"] for row in result["rows"]] == ["t2", "learned", "variational"]
-    assert result["failed"] == [{"arm": "full", "seed": 0, "error": "out of memory"}]
-    assert "Failed: full, seed 0 (out of memory)." in target.with_suffix(".md").read_text()
+    assert result["failed"] == [{"arm": "full", "seed": 0, "error": "KeyError: 'out of memory'"}]
+    assert "Failed: full, seed 0 (KeyError: 'out of memory')." in target.with_suffix(".md").read_text()
     said = places.progress.lines  # type: ignore[attr-defined]
     assert any(line.startswith("4 of 4 runs") and "failed" in line for line in said)
+
+    # Another arm does not make it forgotten.
+    runner.run(experiment, "table-cifar100", places, preset="cpu", arms=["learned", "t2"])
+    assert [one["arm"] for one in json.loads(target.read_text())["failed"]] == ["full"]
 
     broken.clear()
     before = json.loads(target.read_text())["rows"]
@@ -213,8 +217,92 @@ def test_an_arm_that_fails_does_not_lose_the_others(places: runner.Places, monke
 
     broken.update({"t2", "full", "learned", "variational"})
     elsewhere = replace(places, runs=places.runs / "x", results=places.results / "x")
-    with pytest.raises(UserError, match="all of table-cifar100 failed, at first t2: out of memory"):
+    with pytest.raises(UserError, match="all of table-cifar100 failed, at first t2: KeyError: 'out of memory'"):
         runner.run(experiment, "table-cifar100", elsewhere, preset="cpu")
+
+
+def test_a_view_does_without_a_source_that_fails(places: runner.Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiments = {name: tiny(registry.EXPERIMENTS[name]) for name in ("table-colormnist", "table-flowers")}
+
+    def only_flowers(config: DataConfig, directory: Path | None = None) -> Dataset:
+        if config.name != "flowers102":
+            raise UserError("no digits here")
+        return tiny_data(config)
+
+    monkeypatch.setattr(runner, "load", only_flowers)
+    view = registry.VIEWS["table-color"]
+    target = runner.run(view, "table-color", places, preset="cpu", arms=["ce3", "vp3"], experiments=experiments)
+    result = checked(target, "table-color", figure=False)
+    assert [row["arm"] for row in result["rows"] if row["flowers102"]] == ["T(2) × H₃ VP"]
+    assert not any(row["colormnist"] for row in result["rows"])
+    assert "no digits here" in result["failed"][0]["error"]
+
+
+def test_rows_of_other_data_do_not_count(places: runner.Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = tiny(registry.EXPERIMENTS["table-cifar100"])
+    target = runner.run(experiment, "table-cifar100", places, preset="cpu", arms=["t2", "full"])
+
+    def others(config: DataConfig, directory: Path | None = None) -> Dataset:
+        return replace(tiny_data(replace(config, seed=9)), notes=("others",))
+
+    monkeypatch.setattr(runner, "load", others)
+    monkeypatch.setattr("vpgcnn.training.loop.load", others)
+    moved = replace(places, runs=places.runs / "new")
+    runner.run(experiment, "table-cifar100", moved, preset="cpu", arms=["t2"])
+    result = json.loads(target.read_text())
+    assert [row["arm"] for row in result["rows"]] == ["t2"]
+    assert result["data"] == "others"
+    text = target.with_suffix(".md").read_text()
+    assert "Not run yet (seeds): full (0), learned (0), variational (0)." in text
+
+
+def test_a_result_is_of_use_without_its_data(places: runner.Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = tiny(registry.EXPERIMENTS["table-cifar100"])
+    target = runner.run(experiment, "table-cifar100", places, preset="cpu", arms=["t2"])
+    before = target.read_text()
+
+    def nothing(config: DataConfig, directory: Path | None = None) -> Dataset:
+        raise UserError("there is no CIFAR-100 here")
+
+    monkeypatch.setattr(runner, "load", nothing)
+    runner.run(experiment, "table-cifar100", places, preset="cpu", arms=["t2"])
+    assert target.read_text() == before
+    with pytest.raises(UserError, match="there is no CIFAR-100 here"):
+        runner.run(experiment, "table-cifar100", places, preset="cpu", arms=["full"])
+
+
+def test_a_row_of_an_earlier_version_is_measured_again(places: runner.Places) -> None:
+    experiment = tiny(registry.EXPERIMENTS["table-cifar100"])
+    runner.run(experiment, "table-cifar100", places, preset="cpu", arms=["t2", "full"])
+    newer = replace(experiment, measure=lambda *_: {"theta": {}, "found": 3}, keys=("found",))
+    target = runner.run(newer, "table-cifar100", places, preset="cpu", arms=["t2"])
+    rows = json.loads(target.read_text())["rows"]
+    assert [row.get("found") for row in rows] == [3, None]
+    (places.runs / "table-cifar100/cpu/full-0/result.json").unlink()
+    with pytest.raises(UserError, match="lacks 'found', and its weights are not in"):
+        runner.run(newer, "table-cifar100", places, preset="cpu", arms=["full"])
+
+
+def test_the_command_that_is_written_makes_these_rows(places: runner.Places) -> None:
+    experiment = replace(tiny(registry.EXPERIMENTS["table-cifar100"]), optional=frozenset({"full"}))
+    target = runner.run(experiment, "table-cifar100", places, preset="cpu", arms=["t2"])
+    assert json.loads(target.read_text())["command"] == "vpgcnn reproduce table-cifar100 --preset cpu"
+    runner.run(experiment, "table-cifar100", places, preset="cpu", arms=["full"], seeds=[3])
+    said = json.loads(target.read_text())["command"]
+    assert said == "vpgcnn reproduce table-cifar100 --preset cpu --arms t2 full --seeds 0 3"
+
+
+@pytest.mark.parametrize("preset", ["cpu", "paper"])
+def test_every_arm_of_every_preset_can_be_built(preset: str) -> None:
+    for name, experiment in registry.EXPERIMENTS.items():
+        for arm in experiment.arms:
+            config = experiment.config(arm, 0, preset)
+            assert config.model.level in ("full", "learned", "variational"), f"{name}: {arm}"
+    stability = registry.EXPERIMENTS["fig-stability"]
+    assert [stability.config(arm, 0, preset).model.family for arm in stability.arms] == list(stability.arms)
+    assert stability.arms_of(preset) == list(stability.arms)
+    policy = registry.EXPERIMENTS["table-flowers"].config("resnet-adaaug", 0, preset)
+    assert policy.augmenter.search == policy.epochs // 3
 
 
 def test_an_interrupted_reproduction_goes_on(places: runner.Places, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,12 +343,14 @@ def test_costs_are_counted(monkeypatch: pytest.MonkeyPatch, places: runner.Place
     monkeypatch.setattr(cost, "SIZES", {"cpu": (32, 2, 6)})
     monkeypatch.setattr(cost, "COUNTED", (32, 6))
     monkeypatch.setattr(cost, "ROUNDS", 1)
-    monkeypatch.setattr(cost, "ARMS", {name: cost.ARMS[name] for name in ("CEResNet", "ResNet", "VP CEResNet")})
+    kept = "CEResNet", "ResNet", "VP CEResNet", "ResNet w/ InstaAug"
+    monkeypatch.setattr(cost, "ARMS", {name: cost.ARMS[name] for name in kept})
     target = runner.run(registry.COUNTS["table-cost"], "table-cost", places, preset="cpu")
     rows = checked(target, "table-cost", figure=False)["rows"]
     assert rows[0]["ratios"]["parameters"] == 1
     assert rows[2]["parameters"] > rows[0]["parameters"]
     assert rows[1]["flops"] < rows[0]["flops"] < rows[2]["flops"]
+    assert rows[3]["parameters"] == pytest.approx(2 * rows[1]["parameters"], rel=0.1)  # as wide as the network
     assert all(row["bytes"] > 0 for row in rows)
     with pytest.raises(UserError, match="no arms to train"):
         runner.run(registry.COUNTS["table-cost"], "table-cost", places, preset="cpu", arms=["ResNet"])

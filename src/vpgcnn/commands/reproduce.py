@@ -82,7 +82,8 @@ def _listed(name: str, preset: str) -> str:
     if isinstance(entry, Experiment):
         file = entry.result[preset]
         listed, seeds = ", ".join(entry.arms_of(preset)), ", ".join(map(str, entry.seeds))
-        lines.append(f"  arms: {listed}; {'draws' if entry.draws else 'seeds'}: {seeds}, fewer for some")
+        fewer = ", fewer for some" if entry.fewer else ""
+        lines.append(f"  arms: {listed}; {'draws' if entry.draws else 'seeds'}: {seeds}{fewer}")
         if preset == "cpu" and entry.optional:
             lines.append(f"  only when named with --arms: {', '.join(sorted(entry.optional))}")
     elif isinstance(entry, View):

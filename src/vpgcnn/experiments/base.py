@@ -35,7 +35,8 @@ class Experiment:
     measure: what is added to each row beside accuracy. table: the rows as Markdown. result: the file's name
     for each preset. draws: whether a seed is also the number of a draw of the data. fewer: other seeds for some arms.
     optional: arms that the cpu preset runs only when they are named. watch: how many images' levels are followed
-    through training, and history: what is added to a row from the lines of metrics.jsonl.
+    through training, and history: what is added to a row from the lines of metrics.jsonl. keys: what a row must have;
+    one without, of an earlier version, is measured again.
     notes: what a reader of the table has to know, for each preset. published: the paper's test accuracy of an arm.
     """
 
@@ -52,6 +53,7 @@ class Experiment:
     watch: int = 0
     history: Callable[[list[Row]], Row] | None = None
     chart: Callable[[list[Row]], Chart] | None = None
+    keys: tuple[str, ...] = ()
     notes: dict[str, str] = field(default_factory=dict)
     published: dict[str, str] = field(default_factory=dict)
 

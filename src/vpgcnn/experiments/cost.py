@@ -2,7 +2,7 @@
 
 Operations are counted by torch while the network runs: as it does here, where convolutions over hues take the cyclic
 algorithm, and with the expanded weights that a straightforward implementation has. Called as a program, it prints the
-peak memory of one arm: `python -m vpgcnn.experiments.cost ARM SIZE BATCH WIDTH`.
+peak memory of one arm: `python -m vpgcnn.experiments.cost ARM SIZE BATCH WIDTH THREADS`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from vpgcnn.conv import GroupConv2d, LiftConv2d
+from vpgcnn.errors import UserError
 from vpgcnn.experiments.base import Row, markdown
 from vpgcnn.models import AugmenterConfig, ColorConfig, augmented, build, count_parameters
 from vpgcnn.models.config import COLOR_RESNET
@@ -145,8 +146,11 @@ def table_cost(rows: list[Row]) -> str:
 
 def _peak_of(arm: str, size: int, batch: int, width: int) -> int:
     """Bytes that a training step needs at its peak, measured in a process of its own."""
-    command = [sys.executable, "-m", "vpgcnn.experiments.cost", arm, *map(str, (size, batch, width))]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    numbers = size, batch, width, torch.get_num_threads()
+    command = [sys.executable, "-m", "vpgcnn.experiments.cost", arm, *map(str, numbers)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(f"the memory of {arm} could not be measured: {done.stderr.strip().splitlines()[-1]}")
     return int(done.stdout)
 
 
@@ -161,6 +165,7 @@ def _resident() -> int:
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(int(sys.argv[5]))
     before = _resident()
     program = _step(sys.argv[1], *map(int, sys.argv[2:5]))
     program()

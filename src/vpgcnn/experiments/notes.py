@@ -22,7 +22,8 @@ FLOWERS = """\
 Arms: an ordinary ResNet18, the same with random hue shifts in training (resnet-jitter), hue-equivariant with 3 hues
 (ce3), equivariant in the first two stages only (ce3-hybrid), one learned level for all images (learned), a level
 for each image (vp3), these two on the lift and stage 4; Partial G-CNN (partial3: Gumbel-softmax levels in all layers);
-"instaaug": a range of hues for each image; "adaaug": a searched policy. Levels of single images need encoders, a
+"instaaug" (a range of hues for each image, whose θ is that range) and "adaaug" (a searched policy) on the ordinary
+network, on the hybrid and on Partial G-CNN. Levels of single images need encoders, a
 quarter of the parameters more, as in the paper; ce3-wide is ce3 with about as many. Networks with the same width begin
 with the same weights for the same seed. "Over hue shifts": the mean over 12 shifts, of every fourth test image. NLL is
 in nats per image, the Brier score is the sum over classes (0 to 2), ECE has 15 bins. "At θ = 1": the same network, its
@@ -40,5 +41,5 @@ Ratios to the first line. Parameters and operations of a forward pass (by torch.
 additions) at 224 pixels and full width, as in the paper; "as run here" is with the cyclic algorithm instead of expanded
 weights. Time and peak memory of a training step, which the paper does not give, with the size, batch and width that the
 JSON file says, networks taking turns in one process. InstaAug's ranges are predicted by a ResNet18 here, as in the
-paper's count.\
+paper's count; in the experiments of the cpu preset a small network does it.\
 """

@@ -24,14 +24,14 @@ from vpgcnn.report import interactive, png
 from vpgcnn.report.chart import Chart
 from vpgcnn.training.checkpoint import load_model
 from vpgcnn.training.config import TrainConfig, settled
-from vpgcnn.training.loop import train
+from vpgcnn.training.loop import Interrupted, train
 from vpgcnn.training.progress import Quiet
 from vpgcnn.training.run import FREE, chosen_weights
 from vpgcnn.training.serial import from_json, read_json, to_json, write_bytes, write_json
 
 __all__ = ["Places", "page", "run"]
 
-KEPT = ("test", "validation", "epoch", "parameters", "steps", "seconds", "data", "fingerprint")
+KEPT = ("test", "validation", "epoch", "parameters", "steps", "search_steps", "seconds", "data", "fingerprint")
 CHOSEN = {
     "last": "the last epoch",
     "accuracy": "the epoch of best validation accuracy",
@@ -71,13 +71,20 @@ def run(
         return _view(entry, name, places, preset, arms, seeds, again, experiments)
     if arms or seeds:
         raise UserError(f"{name} has no arms to train: leave --arms and --seeds out")
+    if places.settings.get("threads"):
+        torch.set_num_threads(places.settings["threads"])
     with places.progress:
         rows = entry.rows(preset, places.progress)
-    target = places.results / f"{name}{'' if preset == 'cpu' else '-paper'}.json"
+    target = _file(places, name, preset)
     said = _result(name, "count", entry.about, preset, rows, [_commit()])
-    _write(target, said, entry.table(rows), entry.notes, picture=entry.chart is not None)
-    _draw(target, entry.chart(rows) if entry.chart else None, entry.about, places.progress)
+    said["figure"] = _draw(target, entry.chart(rows) if entry.chart else None, entry.about, places.progress)
+    _keep(target, said, _text(said, entry.table(rows), entry.notes))
     return target
+
+
+def _file(places: Places, name: str, preset: str) -> Path:
+    """The result of what is no experiment."""
+    return places.results / f"{name}{'' if preset == 'cpu' else '-paper'}.json"
 
 
 # ---------------------------------------------------------------- experiments
@@ -102,23 +109,28 @@ def _experiment(
         for arm in chosen
         if seeds is not None or seed in experiment.seeds_of(arm)
     ]
-    failed: dict[tuple[str, int], Exception] = {}
+    keeper = _Keeper(experiment, name, preset, target, folder, wanted)
     for number, (arm, seed) in enumerate(wanted, start=1):
         config = replace(experiment.config(arm, seed, preset), **places.settings)
         try:
-            if not _one(experiment, arm, seed, config, folder / f"{arm}-{seed}", target, progress, again):
+            if not _one(experiment, arm, seed, config, folder / f"{arm}-{seed}", keeper, progress, again):
                 continue
-        except (UserError, RuntimeError, ValueError, OSError) as error:
+        except Interrupted:
+            raise
+        except Exception as error:  # whatever it is, the others go on
             if isinstance(error, UserError) and len(wanted) == 1:
                 raise
-            failed[arm, seed] = error
-            progress.say(f"{arm}, seed {seed} failed: {error}; going on with the others")
-        _write_experiment(target, name, preset, experiment, folder, failed)
-        progress.say(_status(wanted, number, target, failed))
-    if len(failed) == len(wanted):
-        raise UserError(f"all of {name} failed, at first {wanted[0][0]}: {failed[wanted[0]]}")
-    rows = _write_experiment(target, name, preset, experiment, folder, failed)
-    _draw(target, experiment.chart(rows) if experiment.chart and rows else None, experiment.about, progress)
+            said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            keeper.failed[arm, seed] = said
+            progress.say(f"{arm}, seed {seed} failed: {said}; going on with the others")
+        keeper.write()
+        progress.say(keeper.status(number))
+    if all(run in keeper.failed for run in wanted):
+        raise UserError(f"all of {name} failed, at first {wanted[0][0]}: {keeper.failed[wanted[0]]}")
+    rows = keeper.write()
+    chart = experiment.chart(rows) if experiment.chart and rows else None
+    keeper.figure = _draw(target, chart, experiment.about, progress)
+    keeper.write()
     return target
 
 
@@ -128,14 +140,28 @@ def _one(
     seed: int,
     config: TrainConfig,
     own: Path,
-    target: Path,
+    keeper: _Keeper,
     progress: Quiet,
     again: bool,
 ) -> bool:
     """Train and measure one arm with one seed; False if that was done before."""
-    dataset = load(config.data, config.data_dir)
-    before = _done(target, own, (arm, seed, _settled(config)), dataset.fingerprint())
-    if before is not None and not (again and (own / "result.json").exists()):
+    before = keeper.row(arm, seed, own)
+    lacking = before is not None and any(key not in before for key in experiment.keys)
+    try:
+        dataset = load(config.data, config.data_dir)
+    except UserError as error:
+        if before is None or lacking:
+            raise
+        progress.say(f"{arm}, seed {seed}: done before; its data cannot be compared ({error})")
+        return False
+    fingerprint = dataset.fingerprint()
+    keeper.data[seed if experiment.draws else 0] = fingerprint
+    if before is not None and before.get("fingerprint", fingerprint) != fingerprint:
+        before, lacking = None, False
+    finished = (own / "result.json").exists()
+    if lacking and not finished:
+        raise UserError(f"the row of {arm}, seed {seed} lacks {experiment.keys[0]!r}, and its weights are not in {own}")
+    if before is not None and not lacking and not (again and finished):
         progress.say(f"{arm}, seed {seed}: done before" + (", but its weights are not here" if again else ""))
         return False
     progress.say(f"{arm}, seed {seed}: {own}")
@@ -166,78 +192,100 @@ def _settings_of(row: Row) -> dict[str, Any] | None:
         return None
 
 
-def _done(target: Path, own: Path, run: tuple[str, int, dict[str, Any]], data: str) -> Row | None:
-    """The row of this run (arm, seed, settings) if it was measured on these data, here or in the result there is."""
-    rows = [read_json(own / "measured.json")] if (own / "measured.json").exists() else []
-    rows += read_json(target)["rows"] if target.exists() else []
-    same = [row for row in rows if (row["arm"], row["seed"], _settings_of(row)) == run]
-    return next((row for row in same if row.get("fingerprint", data) == data), None)
+class _Keeper:
+    """The result of an experiment: its rows from all measured runs, and those that were in the file before.
+
+    data: the fingerprint of the data that are there now, of each draw. figure: the name of its picture.
+    """
+
+    def __init__(
+        self, experiment: Experiment, name: str, preset: str, target: Path, folder: Path, wanted: list[tuple[str, int]]
+    ) -> None:
+        self.experiment, self.name, self.preset, self.wanted = experiment, name, preset, wanted
+        self.target, self.folder = target, folder
+        old = read_json(target) if target.exists() else {}
+        self.figure: str = old.get("figure", "")
+        self.failed = {(one["arm"], one["seed"]): one["error"] for one in old.get("failed", ())}
+        self.failed = {run: error for run, error in self.failed.items() if run not in wanted}
+        self.data: dict[int, str] = {}
+
+    def row(self, arm: str, seed: int, own: Path) -> Row | None:
+        """The row of this run with the settings that it has now, if there is one."""
+        rows = [read_json(own / "measured.json")] if (own / "measured.json").exists() else []
+        rows += read_json(self.target)["rows"] if self.target.exists() else []
+        return next((row for row in rows if (row["arm"], row["seed"]) == (arm, seed) and self._fits(row)), None)
+
+    def _fits(self, row: Row) -> bool:
+        """Whether a row is of this experiment: an arm that it has, the settings and the data of now."""
+        if row["arm"] not in self.experiment.arms:
+            return False
+        config = self.experiment.config(row["arm"], row["seed"], self.preset)
+        data = self.data.get(row["seed"] if self.experiment.draws else 0)
+        same = data is None or row.get("fingerprint", data) == data
+        return same and _settings_of(row) == _settled(config)
+
+    def rows(self) -> list[Row]:
+        """In the order of the arms; what was measured here counts more than what the file says."""
+        found = read_json(self.target)["rows"] if self.target.exists() else []
+        found += [read_json(path) for path in sorted(self.folder.glob("*/measured.json"))]
+        rows = {(row["arm"], row["seed"]): row for row in found if self._fits(row)}
+        order = list(self.experiment.arms)
+        return sorted(rows.values(), key=lambda row: (order.index(row["arm"]), row["seed"]))
+
+    def write(self) -> list[Row]:
+        """Write what there is; returns the rows."""
+        rows = self.rows()
+        if not rows:
+            return []
+        there = {(row["arm"], row["seed"]) for row in rows}
+        commits = sorted({row["commit"] for row in rows})
+        result = _result(self.name, "experiment", self.experiment.about, self.preset, rows, commits)
+        result["command"] += _arguments(self.experiment, self.preset, rows)
+        result |= {"data": _data(rows), "budget": _budget(rows), "figure": self.figure}
+        lost = {run: error for run, error in self.failed.items() if run not in there}
+        result["failed"] = [{"arm": arm, "seed": seed, "error": error} for (arm, seed), error in lost.items()]
+        _keep(self.target, result, page(result, self.experiment))
+        return rows
+
+    def status(self, number: int) -> str:
+        """A table of all runs that were asked for: arms down, seeds across."""
+        found = {(row["arm"], row["seed"]): f"{row['test']['accuracy']:.2%}" for row in self.rows()}
+        arms = list(dict.fromkeys(arm for arm, _ in self.wanted))
+        seeds = sorted({seed for _, seed in self.wanted})
+        wide = max(len(arm) for arm in arms)
+        lines = [f"{number} of {len(self.wanted)} runs", " " * wide + "".join(f"{seed:>9}" for seed in seeds)]
+        for arm in arms:
+            cells = []
+            for seed in seeds:
+                state = found.get((arm, seed), "failed" if (arm, seed) in self.failed else "waiting")
+                cells.append(f"{state if (arm, seed) in self.wanted else '':>9}")
+            lines.append(f"{arm:<{wide}}{''.join(cells)}")
+        return "\n".join(lines)
 
 
-def _write_experiment(
-    target: Path,
-    name: str,
-    preset: str,
-    experiment: Experiment,
-    folder: Path,
-    failed: Mapping[tuple[str, int], Exception],
-) -> list[Row]:
-    """The result from all measured runs, and from rows that were there before; returns its rows."""
-    found = (read_json(target)["rows"] if target.exists() else []) + [
-        read_json(path) for path in sorted(folder.glob("*/measured.json"))
-    ]
-    # Rows of arms that are no more, or of other settings than these, are of another experiment.
-    rows = {
-        (row["arm"], row["seed"]): row
-        for row in found
-        if row["arm"] in experiment.arms
-        and _settings_of(row) == _settled(experiment.config(row["arm"], row["seed"], preset))
-    }
-    order = list(experiment.arms)
-    whole = sorted(rows.values(), key=lambda row: (order.index(row["arm"]), row["seed"]))
-    if not whole:
-        return []
-    commits = sorted({row["commit"] for row in whole})
-    result = _result(name, "experiment", experiment.about, preset, whole, commits)
-    result |= {"data": _data(whole, experiment), "budget": _budget(whole, experiment)}
-    result["failed"] = [{"arm": arm, "seed": seed, "error": str(error)} for (arm, seed), error in failed.items()]
-    _keep(target, result, page(result, experiment))
-    return whole
+def _arguments(experiment: Experiment, preset: str, rows: list[Row]) -> str:
+    """What the command has to be told besides, where rows are there that it does not make by itself."""
+    arms, seeds = list(dict.fromkeys(row["arm"] for row in rows)), sorted({row["seed"] for row in rows})
+    usual = set(experiment.arms_of(preset))
+    if all(row["arm"] in usual and row["seed"] in experiment.seeds_of(row["arm"]) for row in rows):
+        return ""
+    return f" --arms {' '.join(arms)} --seeds {' '.join(map(str, seeds))}"
 
 
-def _data(rows: list[Row], experiment: Experiment) -> str:
-    if experiment.draws:
-        return "a seed is also the number of the draw"
-    said: str = rows[0]["data"][0].split(" from ")[0].rstrip(",")
-    return said
+def _data(rows: list[Row]) -> str:
+    """What was trained on, each note once."""
+    if len({row["config"]["data"]["seed"] for row in rows}) > 1:
+        return f"{rows[0]['config']['data']['name']}, a seed is also the number of the draw"
+    return "; ".join(dict.fromkeys(row["data"][0].split(" from ")[0].rstrip(",") for row in rows))
 
 
-def _budget(rows: list[Row], experiment: Experiment) -> str:
+def _budget(rows: list[Row]) -> str:
     config = rows[0]["config"]
     budget = f"{config['epochs']} epochs of batches of {config['batch_size']}, "
-    if experiment.draws:
-        steps = [row["steps"] for row in rows]
-        return f"{budget}{min(steps)} to {max(steps)} steps, as a draw is small or large"
-    others = {row["arm"]: row["steps"] for row in rows if row["steps"] != rows[0]["steps"]}
-    return f"{budget}{rows[0]['steps']} steps" + "".join(f" ({arm}: {steps})" for arm, steps in others.items())
-
-
-def _status(
-    wanted: list[tuple[str, int]], number: int, target: Path, failed: Mapping[tuple[str, int], Exception]
-) -> str:
-    """A table of all runs: arms down, seeds across."""
-    rows = read_json(target)["rows"] if target.exists() else []
-    found = {(row["arm"], row["seed"]): f"{row['test']['accuracy']:.2%}" for row in rows}
-    arms, seeds = list(dict.fromkeys(arm for arm, _ in wanted)), sorted({seed for _, seed in wanted})
-    wide = max(len(arm) for arm in arms)
-    lines = [f"{number} of {len(wanted)} runs", " " * wide + "".join(f"{seed:>9}" for seed in seeds)]
-    for arm in arms:
-        cells = []
-        for seed in seeds:
-            state = "failed" if (arm, seed) in failed else found.get((arm, seed), "waiting")
-            cells.append(f"{state if (arm, seed) in wanted else '':>9}")
-        lines.append(f"{arm:<{wide}}{''.join(cells)}")
-    return "\n".join(lines)
+    steps = sorted({row["steps"] for row in rows})
+    budget += f"{steps[0]} steps" if len(steps) == 1 else f"{steps[0]} to {steps[-1]} steps, as training sets are large"
+    searched = {row["arm"]: row["search_steps"] for row in rows if "search_steps" in row}
+    return budget + "".join(f"; {arm}: and {count} steps of search" for arm, count in searched.items())
 
 
 # ---------------------------------------------------------------- views
@@ -264,23 +312,27 @@ def _view(
         experiment = experiments[source]
         there = experiment.arms_of(preset)
         chosen = [arm for arm in own if (arm in arms if arms else arm in there)]
-        result: dict[str, Any] = {"rows": []}
+        target = places.results / f"{experiment.result[preset]}.json"
         if chosen:
-            result = read_json(_experiment(experiment, source, places, preset, chosen, seeds, again))
-        elif (places.results / f"{experiment.result[preset]}.json").exists():
-            result = read_json(places.results / f"{experiment.result[preset]}.json")
+            try:
+                _experiment(experiment, source, places, preset, chosen, seeds, again)
+            except UserError as error:  # all of it; there may be other sources
+                places.progress.say(str(error))
+                failed.append({"arm": source, "seed": 0, "error": str(error)})
+        result = read_json(target) if target.exists() else {"rows": [], "failed": []}
         found[source] = [row for row in result["rows"] if row["arm"] in own]
-        failed += result.get("failed", [])
-    rows = view.rows(found)
+        failed += [one for one in result["failed"] if one["arm"] in chosen]
     every = [row for own_rows in found.values() for row in own_rows]
+    if not every:
+        raise UserError(failed[0]["error"] if failed else f"nothing of {name} has been run yet")
+    rows = view.rows(found)
     said = _result(name, "view", view.about, preset, rows, sorted({row["commit"] for row in every}))
     said |= {"seeds": sorted({row["seed"] for row in every}), "failed": failed}
-    parts = {source: experiments[source] for source, own_rows in found.items() if own_rows}
-    said["data"] = "; ".join(f"{source}: {_data(found[source], one)}" for source, one in parts.items())
-    said["budget"] = "; ".join(f"{source}: {_budget(found[source], one)}" for source, one in parts.items())
-    target = places.results / f"{name}{'' if preset == 'cpu' else '-paper'}.json"
-    _write(target, said, view.table(rows), view.notes, picture=view.chart is not None)
-    _draw(target, view.chart(rows) if view.chart else None, view.about, places.progress)
+    said["data"] = "; ".join(f"{source}: {_data(own_rows)}" for source, own_rows in found.items() if own_rows)
+    said["budget"] = "; ".join(f"{source}: {_budget(own_rows)}" for source, own_rows in found.items() if own_rows)
+    target = _file(places, name, preset)
+    said["figure"] = _draw(target, view.chart(rows) if view.chart else None, view.about, places.progress)
+    _keep(target, said, _text(said, view.table(rows), view.notes))
     return target
 
 
@@ -291,7 +343,7 @@ def _result(name: str, kind: str, about: str, preset: str, rows: list[Row], comm
     said: dict[str, Any] = {"name": name, "kind": kind, "about": about, "preset": preset}
     said |= {"command": f"vpgcnn reproduce {name} --preset {preset}", "commits": commits, "data": "", "budget": ""}
     seeds = sorted({row["seed"] for row in rows if "seed" in row})
-    return said | {"seeds": seeds, "rows": rows, "failed": []}
+    return said | {"seeds": seeds, "figure": "", "rows": rows, "failed": []}
 
 
 def _keep(target: Path, result: dict[str, Any], text: str) -> None:
@@ -299,21 +351,23 @@ def _keep(target: Path, result: dict[str, Any], text: str) -> None:
     write_bytes(target.with_suffix(".md"), text.encode())
 
 
-def _write(target: Path, result: dict[str, Any], table: str, notes: str, *, picture: bool) -> None:
-    _keep(target, result, _text(result, table, notes, picture=picture))
-
-
 def page(result: dict[str, Any], experiment: Experiment) -> str:
     """The result of an experiment as a Markdown page."""
-    rows = result["rows"]
+    rows, preset = result["rows"], result["preset"]
     table = _beside(experiment.table(rows), experiment.published)
+    there = {(row["arm"], row["seed"]) for row in rows}
+    missing: dict[str, list[int]] = {}
+    for arm in experiment.arms_of(preset):
+        absent = [seed for seed in experiment.seeds_of(arm) if (arm, seed) not in there]
+        missing |= {arm: absent} if absent else {}
+    if missing:
+        named = (f"{arm} ({', '.join(map(str, absent))})" for arm, absent in missing.items())
+        table += f"\n\nNot run yet (seeds): {', '.join(named)}."
     tested = f"Tested: {CHOSEN[rows[0]['config']['select']]}. "
-    return _text(
-        result, table, experiment.notes.get(result["preset"], ""), tested, picture=experiment.chart is not None
-    )
+    return _text(result, table, experiment.notes.get(preset, ""), tested)
 
 
-def _text(result: dict[str, Any], table: str, notes: str, tested: str = "", *, picture: bool) -> str:
+def _text(result: dict[str, Any], table: str, notes: str, tested: str = "") -> str:
     about = f"{result['about'][0].upper()}{result['about'][1:]}"
     facts = f"Data: {result['data']}. Budget of each arm: {result['budget']}. " if result["data"] else ""
     parts = [f"# {result['name']} (preset {result['preset']})", f"{about}."]
@@ -322,28 +376,26 @@ def _text(result: dict[str, Any], table: str, notes: str, tested: str = "", *, p
     )
     parts += [notes] if notes else []
     parts.append(table)
-    parts += [f"![{about}]({_stem(result)}.png)"] if picture else []
+    parts += [f"![{about}]({result['figure']})"] if result["figure"] else []
     parts += [f"Failed: {one['arm']}, seed {one['seed']} ({one['error']})." for one in result["failed"]]
     return "\n\n".join(parts) + "\n"
 
 
-def _stem(result: dict[str, Any]) -> str:
-    """The name of the files of a result."""
-    if result["kind"] == "experiment" and result["name"] in EXPERIMENTS:
-        return EXPERIMENTS[result["name"]].result[result["preset"]]
-    return f"{result['name']}{'' if result['preset'] == 'cpu' else '-paper'}"
-
-
-def _draw(target: Path, chart: Chart | None, about: str, progress: Quiet) -> None:
-    """The figure as a picture and as a page, where what draws them is installed."""
-    if chart is None:
-        return
+def _draw(target: Path, chart: Chart | None, about: str, progress: Quiet) -> str:
+    """The figure as a picture and as a page, where what draws them is installed; returns the picture's name."""
+    if chart is None or not chart.panels:
+        return ""
     chart = chart if chart.title else replace(chart, title=f"{about[0].upper()}{about[1:]}")
     try:
-        write_bytes(target.with_suffix(".png"), png.draw(chart))
-        write_bytes(target.with_suffix(".html"), interactive.draw(chart).encode())
+        picture, whole = png.draw(chart), interactive.draw(chart)
     except UserError as error:
         progress.say(f"no figure: {error}")
+        for suffix in (".png", ".html"):  # of another time
+            target.with_suffix(suffix).unlink(missing_ok=True)
+        return ""
+    write_bytes(target.with_suffix(".png"), picture)
+    write_bytes(target.with_suffix(".html"), whole.encode())
+    return target.with_suffix(".png").name
 
 
 def _beside(table: str, published: Mapping[str, str]) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from statistics import mean
 from typing import Any
 
 from vpgcnn.data.flowers import CLASSES
 from vpgcnn.experiments.base import Row, markdown
 from vpgcnn.experiments.photographs import spread
-from vpgcnn.report.chart import Chart, Curve, Panel, up_to
+from vpgcnn.report.chart import COLORS, Chart, Curve, Panel, up_to
 from vpgcnn.report.colors import NAMES, confidence, errors, windows
 
 __all__ = [
@@ -96,9 +97,19 @@ def calibration_rows(found: Found) -> list[Row]:
             "accuracies": [r["test"]["accuracy"] for r in own],
         }
         row |= {key: round(mean(one["scores"][key] for one in own), 5) for key in ("nll", "brier", "ece")}
-        row["reliability"] = own[0]["reliability"]
+        row["reliability"] = _pooled([one["reliability"] for one in own])
         rows.append(row | {"paper": dict(zip(("nll", "brier"), CALIBRATION.get(arm, ()), strict=False))})
     return rows
+
+
+def _pooled(seeds: list[list[list[float]]]) -> list[list[float]]:
+    """Bins (confidence, accuracy, share of the images) of several seeds as one."""
+    pooled = []
+    for each in zip(*seeds, strict=True):
+        total = sum(share for _, _, share in each)
+        means = [sum(one[place] * one[2] for one in each) / total if total else 0.0 for place in (0, 1)]
+        pooled.append([round(value, 4) for value in (*means, total / len(seeds))])
+    return pooled
 
 
 def table_calibration(rows: list[Row]) -> str:
@@ -125,14 +136,11 @@ def calibration_chart(rows: list[Row]) -> Chart:
     """The reliability diagram: accuracy against confidence, and how many images there are of each."""
     count = len(rows[0]["reliability"])
     places = [(number + 0.5) / count for number in range(count)]
-    shown = [row for row in rows if row["arm"] in CALIBRATION or row["arm"] in ("resnet", "ce3")]
-    right, share = (
-        [
-            Curve(NAMES.get(str(row["arm"]), str(row["arm"])), [one[place] for one in row["reliability"]])
-            for row in shown
-        ]
-        for place in (1, 2)
-    )
+    right, share = [], []  # type: list[Curve], list[Curve]
+    for row in rows[: len(COLORS) - 1]:
+        name = str(NAMES.get(row["arm"], row["arm"]))
+        right.append(Curve(name, [one[1] if one[2] else math.nan for one in row["reliability"]]))
+        share.append(Curve(name, [one[2] for one in row["reliability"]]))
     right.append(Curve("calibrated", places, dashed=True))
     x, top = up_to("confidence"), max(max(curve.values) for curve in share)
     reliable = Panel("Accuracy at each confidence", places, right, x, up_to("accuracy"))

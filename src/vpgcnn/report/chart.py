@@ -42,7 +42,7 @@ CONFIDENCE = up_to("confidence")
 
 @dataclass(frozen=True)
 class Curve:
-    """A line with an optional band around it; all of the same length."""
+    """A line with an optional band around it; all of the same length. A value that is not a number is a gap."""
 
     name: str
     values: Sequence[float]
@@ -93,7 +93,7 @@ class BarPanel:
 
 @dataclass(frozen=True)
 class Chart:
-    """Panels side by side, or in so many columns; they share the legend of the first."""
+    """Panels side by side, or in so many columns. A name has the same colour in all of them."""
 
     panels: Sequence[Panel | BarPanel]
     columns: int | None = None
@@ -103,3 +103,16 @@ class Chart:
     def wide(self) -> bool:
         """Whether panels need the whole width: bars of many classes."""
         return any(isinstance(panel, BarPanel) for panel in self.panels)
+
+    @property
+    def names(self) -> list[tuple[str, bool]]:
+        """What the legend says: every name once, and whether it is dashed."""
+        return list({name: (name, dashed) for panel in self.panels for name, dashed in panel.names}.values())
+
+    @property
+    def colors(self) -> dict[str, str]:
+        """The colour of each name."""
+        names = [name for name, _ in self.names]
+        if len(names) > len(COLORS):
+            raise ValueError(f"a chart has at most {len(COLORS)} names to tell apart, got {', '.join(names)}")
+        return dict(zip(names, COLORS, strict=False))

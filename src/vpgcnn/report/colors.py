@@ -16,6 +16,8 @@ NAMES: dict[str, str] = {
     "ce3": "fully equivariant to three hues",
     "resnet": "ordinary network",
     "learned": "one level for all images",
+    "partial3": "Partial G-CNN",
+    "ce3-hybrid": "equivariant in the first half",
 }
 Row = dict[str, Any]
 DISTANCE = up_to("total variation")

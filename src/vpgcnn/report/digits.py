@@ -87,24 +87,33 @@ def curves_svg(facts: Facts) -> list[str]:
 
 NAMES = {
     "variational": "a level for each image",
-    "variational-30deg": "the same, images turned by ± 30°",
     "full": "fully equivariant",
     "learned": "one level for all images",
 }
+INSTEAD = {
+    "t2": "ordinary network",
+    "t2-instaaug": "InstaAug on it",
+    "t2-adaaug": "AdaAug on it",
+}
+"""Networks without rotations."""
 
 
 def figure(rows: Sequence[dict[str, Any]]) -> Chart:
-    """The curves of results/mnist67-180.json: the mean over seeds, with a band from the lowest to the highest."""
-    arms = [arm for arm in NAMES if any(row["arm"] == arm for row in rows)]
+    """The curves of results/mnist67-180.json: the mean over seeds, with a band from the lowest to the highest.
+
+    Levels above, augmentation instead of levels below, where such networks were trained.
+    """
     panels = []
-    for digit in ("6", "7"):
-        curves = []
-        for place, arm in enumerate(arms):
-            seeds = np.array([row["curves"][digit] for row in rows if row["arm"] == arm])
-            ends = seeds.min(0).tolist(), seeds.max(0).tolist()
-            curves.append(Curve(NAMES[arm], seeds.mean(0).tolist(), *ends, dashed=place > 0))
-        panels.append(Panel(f"A {digit}, turned: confidence that it is a {digit}", rows[0]["angles"], curves))
-    return Chart(panels)
+    for names in (NAMES, INSTEAD):
+        arms = [arm for arm in names if any(row["arm"] == arm for row in rows)]
+        for digit in ("6", "7") if arms else ():
+            curves = []
+            for place, arm in enumerate(arms):
+                seeds = np.array([row["curves"][digit] for row in rows if row["arm"] == arm])
+                ends = seeds.min(0).tolist(), seeds.max(0).tolist()
+                curves.append(Curve(names[arm], seeds.mean(0).tolist(), *ends, dashed=place > 0))
+            panels.append(Panel(f"A {digit}, turned: confidence that it is a {digit}", rows[0]["angles"], curves))
+    return Chart(panels, columns=2)
 
 
 def page(facts: Facts) -> str:

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from vpgcnn.errors import UserError
-from vpgcnn.report.chart import COLORS, BarPanel, Chart, Panel
+from vpgcnn.report.chart import BarPanel, Chart, Panel
 
 __all__ = ["draw"]
 
@@ -26,11 +26,14 @@ def draw(chart: Chart) -> str:
         rows, columns, subplot_titles=[escape(panel.title) for panel in chart.panels],
         vertical_spacing=0.35 / rows, horizontal_spacing=0.3 / columns,
     )  # fmt: skip
+    named: set[str | None] = set()
     for place, panel in enumerate(chart.panels):
         row, column = divmod(place, columns)
         where = {"row": row + 1, "col": column + 1}
-        traces = _bars(go, panel, place) if isinstance(panel, BarPanel) else _curves(go, panel, place)
+        traces = (_bars if isinstance(panel, BarPanel) else _curves)(go, panel, chart.colors)  # type: ignore[arg-type]
         for trace in traces:
+            trace.showlegend = trace.name is not None and trace.name not in named
+            named.add(trace.name)
             figure.add_trace(trace, **where)
         low, high = panel.y.ends
         figure.update_yaxes(
@@ -55,36 +58,36 @@ def draw(chart: Chart) -> str:
     return page.replace("<html>", '<html lang="en">', 1)
 
 
-def _curves(go: Any, panel: Panel, place: int) -> list[Any]:
-    first = place == 0
+def _curves(go: Any, panel: Panel, colors: dict[str, str]) -> list[Any]:
     traces = [
         go.Scatter(
-            x=panel.places, y=line, line={"color": COLORS[0], "width": 1}, opacity=0.35, showlegend=False,
+            x=panel.places, y=line, line={"color": colors[panel.names[0][0]], "width": 1}, opacity=0.35,
             mode="lines", hoverinfo="skip",
         )
         for line in panel.faint
     ]  # fmt: skip
-    for color, curve in zip(COLORS, panel.curves, strict=False):
+    for curve in panel.curves:
+        color = colors[curve.name]
         own = {"legendgroup": curve.name, "mode": "lines"}
         if curve.low is not None and curve.high is not None:
             around = [*panel.places, *reversed(panel.places)]
             traces.append(
                 go.Scatter(
                     x=around, y=[*curve.high, *reversed(curve.low)], fill="toself", fillcolor=color, opacity=0.15,
-                    line={"width": 0}, showlegend=False, hoverinfo="skip", **own,
+                    line={"width": 0}, hoverinfo="skip", **own,
                 )
             )  # fmt: skip
         line = {"color": color, "width": 2.5, "dash": "dash" if curve.dashed else "solid"}
-        traces.append(go.Scatter(x=panel.places, y=curve.values, name=curve.name, line=line, showlegend=first, **own))
+        traces.append(go.Scatter(x=panel.places, y=curve.values, name=curve.name, line=line, **own))
     return traces
 
 
-def _bars(go: Any, panel: BarPanel, place: int) -> list[Any]:
+def _bars(go: Any, panel: BarPanel, colors: dict[str, str]) -> list[Any]:
     return [
         go.Bar(
             x=list(panel.classes), y=[high - low for low, high in series.ends], base=[low for low, _ in series.ends],
-            name=series.name, legendgroup=series.name, marker={"color": color}, showlegend=place == 0,
+            name=series.name, legendgroup=series.name, marker={"color": colors[series.name]},
             customdata=list(series.ends), hovertemplate="%{x}: %{customdata[0]:.2f} to %{customdata[1]:.2f}",
         )
-        for color, series in zip(COLORS, panel.series, strict=False)
+        for series in panel.series
     ]  # fmt: skip

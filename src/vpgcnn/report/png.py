@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from vpgcnn.errors import UserError
-from vpgcnn.report.chart import COLORS, BarPanel, Chart, Panel
+from vpgcnn.report.chart import BarPanel, Chart, Panel
 
 __all__ = ["draw"]
 
@@ -29,13 +29,24 @@ def draw(chart: Chart, dots_per_inch: int = 150) -> bytes:
     for axes, panel in zip(grid, chart.panels, strict=False):
         _style(axes, panel)
         if isinstance(panel, BarPanel):
-            _bars(axes, panel)
+            _bars(axes, panel, chart.colors)
         else:
-            _curves(axes, panel)
+            _curves(axes, panel, chart.colors)
     for axes in grid[len(chart.panels) :]:
         axes.axis("off")
-    handles, names = grid[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 3), frameon=False, fontsize=9)
+    found: dict[str, Any] = {}
+    for axes in grid:
+        handles, labels = axes.get_legend_handles_labels()
+        found |= dict(zip(labels, handles, strict=True)) | found
+    names = [name for name, _ in chart.names]
+    figure.legend(
+        [found[name] for name in names],
+        names,
+        loc="outside lower center",
+        ncols=min(len(names), 3),
+        frameon=False,
+        fontsize=9,
+    )
     if chart.title:
         figure.suptitle(chart.title, fontsize=12)
     stream = io.BytesIO()
@@ -54,26 +65,27 @@ def _style(axes: Any, panel: Panel | BarPanel) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _curves(axes: Any, panel: Panel) -> None:
+def _curves(axes: Any, panel: Panel, colors: dict[str, str]) -> None:
     axes.set_xlabel(panel.x.name, fontsize=9)
     axes.set_xticks([place for place, _ in panel.x.ticks], [text for _, text in panel.x.ticks], fontsize=8)
     for line in panel.faint:
-        axes.plot(panel.places, line, color=COLORS[0], linewidth=0.7, alpha=0.35)
-    for color, curve in zip(COLORS, panel.curves, strict=False):
+        axes.plot(panel.places, line, color=colors[panel.names[0][0]], linewidth=0.7, alpha=0.35)
+    for curve in panel.curves:
+        color = colors[curve.name]
         if curve.low is not None and curve.high is not None:
             axes.fill_between(panel.places, curve.low, curve.high, color=color, alpha=0.15, linewidth=0)
         style = (0, (5, 3)) if curve.dashed else "-"
         axes.plot(panel.places, curve.values, color=color, linewidth=2, linestyle=style, label=curve.name)
 
 
-def _bars(axes: Any, panel: BarPanel) -> None:
+def _bars(axes: Any, panel: BarPanel, colors: dict[str, str]) -> None:
     axes.set_xlabel(panel.below, fontsize=9)
     axes.grid(visible=False, axis="x")
     few = len(panel.classes) <= 24
     axes.set_xticks(range(len(panel.classes)) if few else [], panel.classes if few else [], fontsize=8, rotation=30)
     axes.set_xlim(-0.7, len(panel.classes) - 0.3)
     thick = 0.8 / len(panel.series)
-    for place, (color, series) in enumerate(zip(COLORS, panel.series, strict=False)):
+    for place, series in enumerate(panel.series):
         at = [number + (place - (len(panel.series) - 1) / 2) * thick for number in range(len(panel.classes))]
         low, tall = [a for a, _ in series.ends], [b - a for a, b in series.ends]
-        axes.bar(at, tall, thick, bottom=low, color=color, label=series.name)
+        axes.bar(at, tall, thick, bottom=low, color=colors[series.name], label=series.name)

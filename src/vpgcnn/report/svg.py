@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
 from vpgcnn.report.chart import COLORS, Axis, BarPanel, Chart, Panel
@@ -19,13 +19,16 @@ svg .sector { fill: #0072b2; opacity: .55 } svg .pale { fill: #0072b2; opacity: 
 svg .edge { stroke: var(--ink); stroke-width: 2 }
 """
 """How drawings look, on light and on dark ground."""
+GAP = "gap"
+"""Where a line is interrupted."""
 
 
 def draw(chart: Chart) -> str:
     """All panels over their legend: a file that stands by itself."""
     width, height = (920, 240) if chart.wide else (460, 300)
+    colors = chart.colors
     drawings = [
-        bars(panel, width, height) if isinstance(panel, BarPanel) else plot(panel, width, height)
+        bars(panel, colors, width, height) if isinstance(panel, BarPanel) else plot(panel, colors, width, height)
         for panel in chart.panels
     ]
     columns = chart.columns or len(drawings)
@@ -34,15 +37,17 @@ def draw(chart: Chart) -> str:
     for place, drawing in enumerate(drawings):
         row, column = divmod(place, columns)
         parts.append(drawing.replace("<svg ", f'<svg x="{column * width}" y="{row * height}" ', 1))
-    below = legend(chart.panels[0].names)
+    below = legend(chart.names)
     parts.append(below.replace("<svg ", f'<svg x="52" y="{rows * height + 4}" ', 1))
     return _svg(width * columns, rows * height + 30, parts)
 
 
-def plot(panel: Panel, width: int = 460, height: int = 300) -> str:
-    """Curves with their bands."""
+def plot(panel: Panel, colors: Mapping[str, str] | None = None, width: int = 460, height: int = 300) -> str:
+    """Curves with their bands; colors: of each name, unless they are those of `COLORS` in turn."""
+    colors = Chart([panel]).colors if colors is None else colors
     left, right, top, bottom = 52, 24, 34, 44
-    lowest, highest = min(panel.places), max(panel.places)
+    lowest = min(panel.places)
+    highest = max(*panel.places, lowest + 1e-9)
 
     def x(place: float) -> float:
         return left + (place - lowest) / (highest - lowest) * (width - left - right)
@@ -50,7 +55,8 @@ def plot(panel: Panel, width: int = 460, height: int = 300) -> str:
     y = _scale(panel.y, top, height - bottom)
 
     def points(values: Sequence[float]) -> str:
-        return " ".join(f"{x(a):.1f},{y(v):.1f}" for a, v in zip(panel.places, values, strict=True))
+        pairs = zip(panel.places, values, strict=True)
+        return " ".join(GAP if math.isnan(v) else f"{x(a):.1f},{y(v):.1f}" for a, v in pairs)
 
     parts = [f'<text x="{left}" y="20" class="title">{escape(panel.title)}</text>']
     parts += _lines(panel.y, left, width - right, y)
@@ -58,25 +64,28 @@ def plot(panel: Panel, width: int = 460, height: int = 300) -> str:
         parts.append(f'<line x1="{x(place):.1f}" x2="{x(place):.1f}" y1="{top}" y2="{height - bottom}" class="grid"/>')
         parts.append(f'<text x="{x(place):.1f}" y="{height - bottom + 16}" text-anchor="middle">{escape(text)}</text>')
     parts += [
-        f'<polyline points="{points(line)}" fill="none" stroke="{COLORS[0]}" stroke-width="1" opacity="0.35"/>'
+        f'<polyline points="{points(line)}" fill="none" stroke="{colors[panel.names[0][0]]}" stroke-width="1" '
+        'opacity="0.35"/>'
         for line in panel.faint
     ]
-    for color, curve in zip(COLORS, panel.curves, strict=False):
+    for curve in panel.curves:
         if curve.low is not None and curve.high is not None:
             there, back = points(curve.high), " ".join(reversed(points(curve.low).split()))
-            parts.append(f'<polygon points="{there} {back}" fill="{color}" opacity="0.15"/>')
-    for color, curve in zip(COLORS, panel.curves, strict=False):
+            parts.append(f'<polygon points="{there} {back}" fill="{colors[curve.name]}" opacity="0.15"/>')
+    for curve in panel.curves:
         dash = ' stroke-dasharray="6 4"' if curve.dashed else ""
-        parts.append(
-            f'<polyline points="{points(curve.values)}" fill="none" stroke="{color}" stroke-width="2.5"{dash}>'
+        color = colors[curve.name]
+        parts += [
+            f'<polyline points="{piece.strip()}" fill="none" stroke="{color}" stroke-width="2.5"{dash}>'
             f"<title>{escape(curve.name)}</title></polyline>"
-        )
+            for piece in points(curve.values).split(GAP)
+        ]
     middle = (left + width - right) / 2
     parts.append(f'<text x="{middle}" y="{height - 8}" text-anchor="middle">{escape(panel.x.name)}</text>')
     return _svg(width, height, parts)
 
 
-def bars(panel: BarPanel, width: int = 920, height: int = 240) -> str:
+def bars(panel: BarPanel, colors: Mapping[str, str], width: int = 920, height: int = 240) -> str:
     """For each class its bars beside each other."""
     left, right, top, bottom = 52, 24, 34, 44
     step = (width - left - right) / len(panel.classes)
@@ -84,7 +93,8 @@ def bars(panel: BarPanel, width: int = 920, height: int = 240) -> str:
     y = _scale(panel.y, top, height - bottom)
     parts = [f'<text x="{left}" y="20" class="title">{escape(panel.title)}</text>']
     parts += _lines(panel.y, left, width - right, y)
-    for place, (color, series) in enumerate(zip(COLORS, panel.series, strict=False)):
+    for place, series in enumerate(panel.series):
+        color = colors[series.name]
         for number, (name, (low, high)) in enumerate(zip(panel.classes, series.ends, strict=True)):
             at, tall = left + number * step + place * thick, max(y(low) - y(high), 0.8)
             parts.append(
@@ -99,7 +109,7 @@ def bars(panel: BarPanel, width: int = 920, height: int = 240) -> str:
 def legend(names: Sequence[tuple[str, bool]]) -> str:
     """Which colour is which, for plots that share it: the names, and whether they are dashed."""
     parts, at = [], 0
-    for color, (name, broken) in zip(COLORS, names, strict=False):
+    for color, (name, broken) in zip(COLORS, names, strict=False):  # in the order of `Chart.colors`
         dash = ' stroke-dasharray="6 4"' if broken else ""
         parts.append(f'<line x1="{at}" x2="{at + 28}" y1="10" y2="10" stroke="{color}" stroke-width="2.5"{dash}/>')
         parts.append(f'<text x="{at + 34}" y="14">{escape(name)}</text>')
