@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torchmetrics.functional.classification import binary_auroc
 
-from vpgcnn.analysis import auroc, confidence_curve, crossings, read_theta, read_weights
+from vpgcnn.analysis import auroc, confidence_curve, crossings, read_theta, read_weights, same_for_all
 from vpgcnn.models import ColorConfig, SE2Config, build
 
 
@@ -72,3 +72,20 @@ def test_only_drawn_weights_are_random_and_reading_changes_nothing() -> None:
     assert not torch.equal(drawn, read_weights(model, images, drawn=True)["conv7"])
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not any(module.training for module in model.modules())
+
+
+def test_levels_can_be_made_the_same_for_all() -> None:
+    torch.manual_seed(1)
+    model = build(ColorConfig(width=4, initial=0.7), 3, 5).eval()
+    for module in model.modules():
+        if hasattr(module, "encoder"):
+            module.encoder.linear.weight.data *= 200
+    images = torch.rand(6, 3, 28, 28)
+    before, own = read_theta(model, images), model(images)[0]
+    assert before["conv7"].std() > 0.01
+    with same_for_all(model, images):
+        during, alike = read_theta(model, images), model(images)[0]
+    for layer in ("conv6", "conv7"):
+        assert torch.allclose(during[layer], before[layer].mean(0).expand(6, 1), atol=1e-6)
+    assert not torch.allclose(own, alike, atol=1e-5)
+    assert torch.equal(model(images)[0], own)

@@ -1,7 +1,7 @@
 """What a network has learned about symmetry: numbers in, plain data out."""
 
 from vpgcnn.analysis.curves import auroc, confidence_curve, crossings
-from vpgcnn.analysis.levels import all_of_the_group, read_theta, read_weights
+from vpgcnn.analysis.levels import all_of_the_group, read_theta, read_weights, same_for_all
 from vpgcnn.analysis.scores import brier, calibration_error, nll, orbit_probabilities, probabilities, reliability
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "read_theta",
     "read_weights",
     "reliability",
+    "same_for_all",
 ]

@@ -14,7 +14,7 @@ from vpgcnn.errors import UserError
 from vpgcnn.levels import Level, Variational
 from vpgcnn.models.augmented import Augmented, ImageRange, SharedRange
 
-__all__ = ["all_of_the_group", "read_theta", "read_weights"]
+__all__ = ["all_of_the_group", "read_theta", "read_weights", "same_for_all"]
 
 
 def read_theta(
@@ -114,3 +114,31 @@ def all_of_the_group(model: nn.Module) -> Iterator[nn.Module]:
     finally:
         for level in levels:
             del level.partial  # the class's own again
+
+
+@contextmanager
+def same_for_all(
+    model: nn.Module, images: Tensor, *, prepare: Callable[[Tensor], Tensor] = lambda part: part
+) -> Iterator[nn.Module]:
+    """The model as if every variational level were the same for all images: what looking at the image is good for.
+
+    The level is the mean over `images`, which are as in `read_theta`. For the length of a `with` block.
+    """
+    levels = {name: module for name, module in model.named_modules() if isinstance(module, Variational)}
+    encoders = {name: level.encoder for name, level in levels.items()}
+
+    def bounded(encoder: nn.Module, raw: Tensor) -> Tensor:
+        level = next(level for level in levels.values() if level.encoder is encoder)
+        return level.family.bounded(raw, level.group, level.points)
+
+    each = _read(model, images, bounded, encoders, 256, prepare)
+
+    def constant(mean: Tensor) -> Callable[..., Tensor]:
+        return lambda _module, _inputs, raw: mean.to(raw).expand_as(raw)
+
+    hooks = [encoders[name].register_forward_hook(constant(found.mean(dim=0))) for name, found in each.items()]
+    try:
+        yield model
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -19,11 +19,13 @@ from vpgcnn.analysis import (
     orbit_probabilities,
     read_theta,
     reliability,
+    same_for_all,
 )
 from vpgcnn.data import Dataset
 from vpgcnn.experiments.photographs import spread
 from vpgcnn.groups import Hue
 from vpgcnn.hsv import shift_hue
+from vpgcnn.levels import Variational
 from vpgcnn.training.checkpoint import Card
 from vpgcnn.training.progress import Quiet
 
@@ -77,6 +79,11 @@ def measure_colors(model: nn.Module, card: Card, dataset: Dataset, progress: Qui
         with all_of_the_group(model):
             (whole,) = orbit_probabilities(predict, images, [_pixels])
         row["accuracy_at_theta_one"] = round(float((whole.argmax(dim=1) == labels).double().mean()), 5)
+    if any(isinstance(module, Variational) for module in model.modules()):
+        with same_for_all(model, images, prepare=card.standardised):
+            (alike,) = orbit_probabilities(predict, images, [_pixels])
+        right = (alike.argmax(dim=1) == labels).double()
+        row["same_for_all"] = {"accuracy": round(float(right.mean()), 5), "nll": round(nll(alike, labels), 5)}
     progress.advance(1)
     kinds: dict[str, Callable[[float], Callable[[Tensor], Tensor]]] = {"linear": _linear, "hsv": _hsv}
     for kind, make in kinds.items():
@@ -177,7 +184,15 @@ def table_colors(rows: list[dict[str, Any]]) -> str:
     # The hue of a ColorMNIST image is part of its label: accuracy under shifts means nothing there.
     free = not rows[0]["config"]["data"]["name"].startswith("colormnist")
     heads = ["arm", "test accuracy", *([] if free else ["small classes", "large classes"])]
-    heads += [*(["over hue shifts (linear, HSV)"] if free else []), "NLL", "Brier", "ECE", "θ mean ± std", "at θ = 1"]
+    heads += [
+        *(["over hue shifts (linear, HSV)"] if free else []),
+        "NLL",
+        "Brier",
+        "ECE",
+        "θ mean ± std",
+        "at θ = 1",
+        "at the mean θ",
+    ]
     heads += ["seeds", "parameters", "minutes"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for arm in dict.fromkeys(row["arm"] for row in rows):
@@ -192,6 +207,7 @@ def table_colors(rows: list[dict[str, Any]]) -> str:
         cells += [f"{mean(scores[key]):.3f}" for key in ("nll", "brier", "ece")]
         cells += [f"{mean(v['mean'] for v in levels):.2f} ± {mean(v['std'] for v in levels):.3f}" if levels else "–"]
         cells += [_percent([row.get("accuracy_at_theta_one") for row in own])]
+        cells += [_percent([row.get("same_for_all", {}).get("accuracy") for row in own])]
         cells += [", ".join(str(row["seed"]) for row in own), f"{own[0]['parameters']:,}"]
         cells += [f"{mean(row['seconds'] for row in own) / 60:.1f}"]
         lines.append(f"| {' | '.join(cells)} |")

@@ -16,7 +16,8 @@ Gumbel-softmax levels in all layers), variational levels on the last two layers 
 digits shifted by up to 2 pixels and with a loss that counts classes alike (`--objective.balance 1`), and begin with the
 same weights for the same seed. The arms named "plain" have neither, as published: it is they that compare with the
 paper's numbers and with CEConv's own 91.35 ± 0.40 for ce3 (both of other draws). Small classes are those of at most 10
-training images. "At θ = 1": the same network, its levels set to all of the group at the test.\
+training images. "At θ = 1": the same network, its levels set to all of the group at the test; "at the mean θ": its
+levels the same for all images.\
 """
 FLOWERS = """\
 Arms: an ordinary ResNet18, the same with random hue shifts in training (resnet-jitter), hue-equivariant with 3 hues
@@ -27,8 +28,8 @@ network, on the hybrid and on Partial G-CNN. Levels of single images need encode
 quarter of the parameters more, as in the paper; ce3-wide is ce3 with about as many. Networks with the same width begin
 with the same weights for the same seed. "Over hue shifts": the mean over 12 shifts, of every fourth test image. NLL is
 in nats per image, the Brier score is the sum over classes (0 to 2), ECE has 15 bins. "At θ = 1": the same network, its
-levels set to all of the group at the test. The paper's numbers are of 224 pixels, a ResNet18 of full width and 400
-epochs.\
+levels set to all of the group at the test; "at the mean θ": its levels the same for all images. The paper's numbers
+are of 224 pixels, a ResNet18 of full width and 400 epochs.\
 """
 STABILITY = """\
 The same network and recipe (levels for each image on the lift and stage 4), only the family of levels differs.
