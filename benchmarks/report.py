@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from vpgcnn.experiments.claims import table_claims
 from vpgcnn.experiments.photographs import spread
 from vpgcnn.experiments.registry import REPRODUCTIONS
 from vpgcnn.report.digits import NAMES, figure
@@ -26,6 +27,13 @@ Written by `make bench` and `make results` from the files in `results/`; do not 
 
 Each table and figure below is what its command wrote, with the data, the budget, the seeds and the commits it was made
 of. Every run with its settings is in the JSON file of the same name; interactive figures are made beside it.
+
+## What the paper says, and what we find
+From small networks on two cores (each page says how small). Differences are of runs with the same seed, ± their
+standard error. "Yes" and "no": 0 is outside their 95 % interval; "rather": it is more than two standard errors away;
+"open": it is not, or there is one seed.
+
+{claims}
 
 {experiments}
 ## Speed of the core layers
@@ -147,7 +155,7 @@ def page(rows: list[dict[str, Any]]) -> str:
     where = sorted({f"{row['cpu']}, torch {row['torch']}" for row in rows})
     pages = "\n".join(result_pages())
     return (
-        f"{INTRODUCTION.format(experiments=pages)}\n{table(rows)}\nMeasured on {'; '.join(where)}.\n\n"
+        f"{INTRODUCTION.format(experiments=pages, claims=claims())}\n{table(rows)}\nMeasured on {'; '.join(where)}.\n\n"
         f"### Single shapes\nbatch×channels in→out, map, kernel and padding.\n\n" + "\n".join(single) + "\n"
     )
 
@@ -156,6 +164,12 @@ def result_pages() -> list[str]:
     """The page of everything that has been reproduced, in the order of `vpgcnn reproduce --list`."""
     found = {json.loads(path.read_text(encoding="utf-8"))["name"]: path for path in result_files()}
     return [chapter(found[name]) for name in REPRODUCTIONS if name in found]
+
+
+def claims() -> str:
+    """The table of what the paper says."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in result_files()]
+    return table_claims({result["name"]: result["rows"] for result in found})
 
 
 def result_files() -> list[Path]:

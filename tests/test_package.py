@@ -82,6 +82,7 @@ ORDER = [
     "experiments.principle",
     "experiments.stability",
     "experiments.cost",
+    "experiments.claims",
     "experiments.views",
     "experiments.registry",
     "experiments.runner",

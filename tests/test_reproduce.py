@@ -16,7 +16,7 @@ from vpgcnn.data import Dataset, Split
 from vpgcnn.data.config import DataConfig
 from vpgcnn.data.flowers import CLASSES
 from vpgcnn.errors import UserError
-from vpgcnn.experiments import cost, registry, runner
+from vpgcnn.experiments import claims, cost, registry, runner
 from vpgcnn.experiments.base import Experiment, markdown
 from vpgcnn.experiments.stability import fluctuation, follow
 from vpgcnn.experiments.views import COLOR
@@ -388,6 +388,37 @@ def test_fluctuation_is_the_mean_change_in_the_last_third() -> None:
     weights[7, 0, 0] = 0.6
     assert fluctuation(weights) == pytest.approx((0.6 + 0.6) / 2 / 6)
     assert follow([])["levels"]["epochs"] == []
+
+
+def rows_of(accuracies: dict[str, list[float]]) -> list[dict[str, Any]]:
+    return [
+        {"arm": arm, "seed": seed, "test": {"accuracy": value}, "scores": {"nll": 1 - value}}
+        for arm, values in accuracies.items()
+        for seed, value in enumerate(values)
+    ]
+
+
+def test_claims_are_judged_by_paired_differences() -> None:
+    judge = claims.better("table-cifar10", "a", "b")
+    assert judge({}).verdict == "not measured"
+    assert judge({"table-cifar10": rows_of({"a": [0.5]})}).verdict == "not measured"
+    assert judge({"table-cifar10": rows_of({"a": [0.5], "b": [0.4]})}).verdict == "open"
+    clear = judge({"table-cifar10": rows_of({"a": [0.5, 0.8, 0.3], "b": [0.4, 0.71, 0.2]})})
+    assert clear.verdict == "yes"  # paired: seeds differ by far more than arms
+    assert "+9.67 ± 0.33 points" in clear.evidence
+    assert judge({"table-cifar10": rows_of({"a": [0.4, 0.71, 0.2], "b": [0.5, 0.8, 0.3]})}).verdict == "no"
+    assert judge({"table-cifar10": rows_of({"a": [0.5, 0.4], "b": [0.4, 0.5]})}).verdict == "open"
+    lower = claims.better("table-cifar10", "a", "b", claims.loss)
+    assert lower({"table-cifar10": rows_of({"a": [0.5, 0.8, 0.3], "b": [0.4, 0.71, 0.2]})}).verdict == "yes"
+    same = claims.not_worse("table-cifar10", "a", "b", 2.0)
+    assert same({"table-cifar10": rows_of({"a": [0.495, 0.704], "b": [0.50, 0.71]})}).verdict == "yes"
+    assert same({"table-cifar10": rows_of({"a": [0.445, 0.66], "b": [0.50, 0.71]})}).verdict == "no"
+    weak = judge({"table-cifar10": rows_of({"a": [0.50, 0.52], "b": [0.49, 0.50]})})
+    assert weak.verdict == "rather yes"  # three standard errors, but of two seeds
+    both = claims.every(judge, claims.better("table-cifar10", "a", "c"))
+    assert both({"table-cifar10": rows_of({"a": [0.5, 0.8, 0.3], "b": [0.4, 0.71, 0.2]})}).verdict == "open"
+    text = claims.table_claims({})
+    assert text.count("not measured") == len(claims.CLAIMS)
 
 
 def test_a_table_is_markdown() -> None:

@@ -1,0 +1,205 @@
+"""What the paper says, held against what our results say: each claim is computed from the JSON files, never typed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any
+
+from vpgcnn.experiments.base import Row, markdown
+from vpgcnn.experiments.stability import overall
+
+__all__ = ["CLAIMS", "Claim", "Finding", "table_claims"]
+
+Results = Mapping[str, list[Row]]
+"""The rows of each experiment, by its name; experiments that were not run are not there."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """verdict: yes, no, rather yes, rather no, open (within the noise), or not measured. evidence: with numbers."""
+
+    verdict: str
+    evidence: str
+
+
+Judge = Callable[[Results], Finding]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper, and what our results make of it."""
+
+    says: str
+    judge: Judge
+
+
+NOT_YET = Finding("not measured", "–")
+
+
+def accuracy(row: Row) -> float:
+    """In per cent."""
+    return 100 * float(row["test"]["accuracy"])
+
+
+def loss(row: Row) -> float:
+    """The negative NLL, so that more is better."""
+    return -float(row["scores"]["nll"])
+
+
+def gap(
+    results: Results, name: str, first: str, second: str, measure: Callable[[Row], float] = accuracy
+) -> list[float]:
+    """first − second, on the seeds that both have."""
+    found = {(row["arm"], row["seed"]): measure(row) for row in results.get(name, ())}
+    return [found[first, seed] - found[second, seed] for arm, seed in found if arm == first and (second, seed) in found]
+
+
+SURE = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
+"""Student's t: how many standard errors a mean of so many seeds must be from 0, for 95 %."""
+
+
+def judged(gaps: list[float], names: str, unit: str = "points") -> Finding:
+    """Whether differences are above 0.
+
+    Yes and no: by a 95 % interval. Rather: by two standard errors, which is less sure with few seeds. One seed alone
+    decides nothing.
+    """
+    if not gaps:
+        return NOT_YET
+    if len(gaps) == 1:
+        return Finding("open", f"{names}: {gaps[0]:+.2f} {unit} (one seed)")
+    error = stdev(gaps) / math.sqrt(len(gaps))
+    side = "yes" if mean(gaps) > 0 else "no"
+    far = abs(mean(gaps)) / error if error else math.inf
+    verdict = side if far > SURE.get(len(gaps), 2.26) else f"rather {side}" if far > 2 else "open"
+    return Finding(verdict, f"{names}: {mean(gaps):+.2f} ± {error:.2f} {unit} ({len(gaps)} seeds)")
+
+
+ORDER = ("no", "rather no", "open", "rather yes", "yes")
+
+
+def all_of(findings: list[Finding]) -> Finding:
+    """As sure as the least of them; what was not measured leaves it open at best."""
+    known = [finding for finding in findings if finding is not NOT_YET]
+    if not known:
+        return NOT_YET
+    least = min((finding.verdict for finding in known), key=ORDER.index)
+    if len(known) < len(findings):
+        least = min(least, "open", key=ORDER.index)
+    return Finding(least, "; ".join(finding.evidence for finding in known))
+
+
+def better(
+    name: str, first: str, second: str, measure: Callable[[Row], float] = accuracy
+) -> Callable[[Results], Finding]:
+    """The claim that one arm is better than another."""
+    unit = "points" if measure is accuracy else "nats"
+    words = f"{first} − {second}" if measure is accuracy else f"−NLL of {first} − {second}"
+    return lambda results: judged(gap(results, name, first, second, measure), words, unit)
+
+
+def every(*parts: Judge) -> Judge:
+    """Several claims as one."""
+    return lambda results: all_of([part(results) for part in parts])
+
+
+def not_worse(name: str, first: str, second: str, margin: float) -> Judge:
+    """The claim that one arm is as good as another, up to a margin in points."""
+
+    def judge(results: Results) -> Finding:
+        gaps = gap(results, name, first, second)
+        found = judged([value + margin for value in gaps], "")
+        plain = judged(gaps, f"{first} − {second}")
+        return Finding(found.verdict, f"{plain.evidence}, within {margin:g}") if gaps else NOT_YET
+
+    return judge
+
+
+def _six_and_seven(results: Results) -> Finding:
+    rows = [row for row in results.get("fig-mnist67-180", ()) if row["arm"] == "variational"]
+    if not rows:
+        return NOT_YET
+    said = [row["figures"] for row in rows]
+    near, far = min(one["six_within_60"] for one in said), max(one["six_beyond_120"] for one in said)
+    seven = min(one["seven_lowest"] for one in said)
+    verdict = "yes" if near > 0.5 > far and seven > 0.5 else "no"
+    evidence = f"P(6|6) ≥ {near:.2f} up to 60°, ≤ {far:.2f} from 120° on; P(7|7) ≥ {seven:.2f} at every angle"
+    return Finding(verdict, f"{evidence} ({len(rows)} seeds)")
+
+
+def _fluctuates(results: Results) -> Finding:
+    found: dict[str, Any] = {row["arm"]: overall(row, "evaluated") for row in results.get("fig-stability", ())}
+    if not {"gumbel", "ranked"} <= set(found):
+        return NOT_YET
+    evidence = ", ".join(f"{arm} {value:.4f}" for arm, value in found.items())
+    return Finding(
+        "yes" if found["gumbel"] > 2 * found["ranked"] else "no", f"change of a weight between epochs: {evidence}"
+    )
+
+
+def _costs(results: Results) -> Finding:
+    rows = {row["arm"]: row["ratios"] for row in results.get("table-cost", ())}
+    if "VP CEResNet" not in rows:
+        return NOT_YET
+    ratios = rows["VP CEResNet"]
+    same = abs(ratios["parameters"] / 1.2416 - 1) < 0.01 and abs(ratios["flops"] - 1.0006) < 0.01
+    evidence = (
+        f"parameters × {ratios['parameters']:.4f}, operations × {ratios['flops']:.4f}, time × {ratios['time']:.2f}"
+    )
+    return Finding("yes" if same else "no", evidence)
+
+
+CLAIMS = (
+    Claim("on MNIST67-180 a 6 may turn by less than half a circle, a 7 by all of it", _six_and_seven),
+    Claim(
+        "on CIFAR-10 partial networks are better than the fully equivariant one",
+        every(better("table-cifar10", "learned", "full"), better("table-cifar10", "variational", "full")),
+    ),
+    Claim("on CIFAR-10 InstaAug does worse than its network without", better("table-cifar10", "full", "full-instaaug")),
+    Claim(
+        "on CIFAR-100 partial networks are better than the fully equivariant one",
+        every(better("table-cifar100", "learned", "full"), better("table-cifar100", "variational", "full")),
+    ),
+    Claim("on ColorMNIST hue equivariance is far better than none", better("table-colormnist", "ce3", "cnn-26k")),
+    Claim(
+        "on ColorMNIST Partial G-CNN is unstable and far worse than full equivariance",
+        every(better("table-colormnist", "ce3", "partial3"), better("table-colormnist", "ce6", "partial6")),
+    ),
+    Claim(
+        "on ColorMNIST VP G-CNN is about as good as full equivariance",
+        every(not_worse("table-colormnist", "vp3", "ce3", 2.0), not_worse("table-colormnist", "vp6", "ce6", 2.0)),
+    ),
+    Claim(
+        "on ColorMNIST InstaAug does not replace equivariance",
+        every(better("table-colormnist", "ce3", "cnn-instaaug"), better("table-colormnist", "ce6", "cnn-instaaug")),
+    ),
+    Claim(
+        "on Flowers102 VP G-CNN is better than full equivariance, the hybrid and Partial G-CNN",
+        every(*(better("table-flowers", "vp3", other) for other in ("ce3", "ce3-hybrid", "partial3"))),
+    ),
+    Claim(
+        "(ours) on Flowers102 a level for each image is better than one for all",
+        better("table-flowers", "vp3", "learned"),
+    ),
+    Claim(
+        "on Flowers102 VP G-CNN has the lower NLL",
+        every(*(better("table-flowers", "vp3", other, loss) for other in ("ce3", "ce3-hybrid", "partial3"))),
+    ),
+    Claim(
+        "on Flowers102 VP G-CNN is better than AdaAug",
+        every(*(better("table-flowers", "vp3", f"{other}-adaaug") for other in ("resnet", "ce3", "partial3"))),
+    ),
+    Claim("Gumbel-softmax fluctuates to the end, ranked softmax settles", _fluctuates),
+    Claim("VP costs × 1.2416 parameters and × 1.0006 operations", _costs),
+)
+
+
+def table_claims(results: Results) -> str:
+    """Every claim with its verdict and the numbers."""
+    findings = [(claim, claim.judge(results)) for claim in CLAIMS]
+    return markdown(
+        ["the paper", "here", "numbers"], [(c.says, f.verdict, f.evidence.replace("|", "\\|")) for c, f in findings]
+    )
