@@ -149,6 +149,15 @@ def test_predict_says_class_confidence_and_level(trained: Path, tmp_path: Path) 
         assert 0.5 <= answer["confidence"] <= 1
         assert 0 < answer["theta"]["last"][0] <= 1
     assert "confidence" in vpgcnn("predict", trained / "run", tmp_path / "a.png").stdout
+    # A file that cannot be read does not lose the others.
+    (tmp_path / "bad.png").write_text("not an image")
+    mixed = vpgcnn("predict", trained / "run", tmp_path / "bad.png", tmp_path / "a.png", "--json")
+    assert mixed.returncode == 1
+    assert "bad.png is not an image" in mixed.stderr
+    first, second = json.loads(mixed.stdout)
+    assert first == answers[0]
+    assert second["file"].endswith("bad.png")
+    assert "not an image" in second["error"]
 
 
 def test_lists_for_people_and_scripts() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from vpgcnn.commands.common import parser, print_json, table
+from vpgcnn.errors import UserError
 
 EXAMPLES = """examples:
   vpgcnn predict runs/mnist67-180 digit.png
   vpgcnn predict runs/mnist67-180 scans/*.png --json
 
-θ is the share of all rotations (or hues) that the network uses for this image: 1 is all of them. Images should look
+θ is the share of all rotations (or hues) that a layer uses for this image: 1 is all of them. A file that cannot be
+read is named, and the others are answered. Images should look
 like those of the training: the digits of MNIST are white on black.
 """
 
@@ -31,13 +34,20 @@ def main(arguments: list[str]) -> int:
     from vpgcnn.analysis.levels import read_theta
     from vpgcnn.data.own import read_image
 
-    answers = []
-    pixels = torch.stack([read_image(path, card.size, card.channels) for path in options.images])
-    images = card.standardised(pixels)
-    with torch.no_grad():
-        chances = torch.cat([model(part)[0].softmax(dim=1) for part in images.split(256)])
-    theta = read_theta(model, images)
-    for place, path in enumerate(options.images):
+    read, errors = [], {}
+    for path in options.images:
+        try:
+            read.append((path, read_image(path, card.size, card.channels)))
+        except UserError as error:
+            errors[str(path)] = str(error)
+    answers: list[dict[str, Any]] = []
+    theta: dict[str, Any] = {}
+    if read:
+        images = card.standardised(torch.stack([pixels for _, pixels in read]))
+        with torch.no_grad():
+            chances = torch.cat([model(part)[0].softmax(dim=1) for part in images.split(256)])
+        theta = read_theta(model, images, all_levels=True)
+    for place, (path, _) in enumerate(read):
         best = int(chances[place].argmax())
         answers.append({
             "file": str(path),
@@ -46,11 +56,13 @@ def main(arguments: list[str]) -> int:
             "theta": {layer: [round(float(v), 4) for v in values[place]] for layer, values in theta.items()},
         })  # fmt: skip
     if options.json:
-        print_json(answers)
-        return 0
-    rows: list[tuple[str, ...]] = [("file", "class", "confidence", *(f"θ {layer}" for layer in theta))]
-    for place, answer in enumerate(answers):
-        levels = [" ".join(f"{float(v):.2f}" for v in values[place]) for values in theta.values()]
-        rows.append((str(answer["file"]), str(answer["class"]), f"{answer['confidence']:.1%}", *levels))
-    table(rows)
+        print_json([*answers, *({"file": file, "error": error} for file, error in errors.items())])
+    elif answers:
+        rows: list[tuple[str, ...]] = [("file", "class", "confidence", *(f"θ {layer}" for layer in theta))]
+        for place, answer in enumerate(answers):
+            levels = [" ".join(f"{float(v):.2f}" for v in values[place]) for values in theta.values()]
+            rows.append((str(answer["file"]), str(answer["class"]), f"{answer['confidence']:.1%}", *levels))
+        table(rows)
+    if errors:
+        raise UserError("; ".join(errors.values()))
     return 0
