@@ -53,6 +53,8 @@ ORDER = [
     "analysis.levels",
     "analysis.curves",
     "analysis.scores",
+    "analysis.moves",
+    "analysis.orbits",
     "analysis",
     "training.config",
     "training.recipes",

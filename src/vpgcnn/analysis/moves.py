@@ -1,0 +1,86 @@
+"""Moves: what is done to images to see how a model answers, one number for each.
+
+>>> turns = rotations(12)
+>>> turns.places                          # degrees: 0, 30, …, 330
+>>> turned = turns(images, 30.0)          # images (B, C, H, W) in [0, 1]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vpgcnn.errors import UserError
+from vpgcnn.groups import SO2, Hue
+from vpgcnn.hsv import shift_hue
+
+__all__ = ["MOVES", "Moves", "hues", "linear_hues", "moves_of", "rotations"]
+
+
+@dataclass(frozen=True)
+class Moves:
+    """A circle of transformations, sampled evenly; the first place is "not moved at all".
+
+    unit: of the places. whole: once around the circle, in that unit. colour: whether it takes colour images.
+    """
+
+    name: str
+    unit: str
+    whole: float
+    places: tuple[float, ...]
+    move: Callable[[Tensor, float], Tensor]
+    colour: bool = False
+
+    def __call__(self, images: Tensor, place: float) -> Tensor:
+        """Images `(B, C, H, W)` in [0, 1], moved by `place`. At 0 they are as they were."""
+        if self.colour and images.shape[1] != 3:
+            raise UserError(f"{self.name} needs colour images, got {images.shape[1]} channel")
+        return images if place == 0 else self.move(images, place)
+
+    def there_and_back(self, images: Tensor, place: float) -> Tensor:
+        """Moved by `place` and back again: what resampling alone does."""
+        return self(self(images, place), -place)
+
+
+def _even(count: int, whole: float) -> tuple[float, ...]:
+    if count < 2:
+        raise UserError(f"a circle is looked at in at least 2 places, got {count}")
+    return tuple(whole * number / count for number in range(count))
+
+
+def rotations(count: int = 12) -> Moves:
+    """Turns about the centre, in degrees, counter-clockwise; what comes in at the corners is black."""
+    return Moves("rotation", "°", 360.0, _even(count, 360.0), _turned)
+
+
+def hues(count: int = 12) -> Moves:
+    """Shifts of the hue in HSV, as shares of the circle: what people call another hue."""
+    return Moves("hue", "of the circle", 1.0, _even(count, 1.0), shift_hue, colour=True)
+
+
+def linear_hues(count: int = 12) -> Moves:
+    """Rotations of RGB about the grey axis, as shares of the circle: the action of `Hue(m)`, not clipped."""
+    return Moves("linear hue", "of the circle", 1.0, _even(count, 1.0), _mixed, colour=True)
+
+
+MOVES = {"rotation": rotations, "hue": hues, "linear-hue": linear_hues}
+
+
+def moves_of(name: str, count: int = 12) -> Moves:
+    """The moves of this name."""
+    if name not in MOVES:
+        raise UserError(f"unknown moves {name!r}: choose from {', '.join(MOVES)}")
+    return MOVES[name](count)
+
+
+def _turned(images: Tensor, degrees: float) -> Tensor:
+    return SO2().transform(images, math.radians(degrees), mode="bicubic").clamp(0, 1)
+
+
+def _mixed(images: Tensor, share: float) -> Tensor:
+    matrix = Hue(360).rgb(torch.tensor([2 * math.pi * share]))
+    return torch.einsum("ij,bjhw->bihw", matrix.to(images), images)

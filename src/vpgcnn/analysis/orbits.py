@@ -1,0 +1,191 @@
+"""How a classifier answers when its images move: error, accuracy, consistency, and the loss that moving costs.
+
+    >>> orbit = follow(predict, [(images, labels)], rotations(12), classes)
+    >>> orbit.summary()["accuracy"]["mean"]
+    >>> orbit.by_class()[0]
+
+Batches are looked at one by one, and of each image only a few numbers are kept, so that memory does not depend on how
+many images there are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vpgcnn.analysis.moves import Moves
+from vpgcnn.analysis.scores import Predict, probabilities
+
+__all__ = ["Orbit", "follow"]
+
+
+@dataclass(frozen=True, eq=False)
+class Orbit:
+    """What a classifier says of N images at each of M places.
+
+    labels: `(N,)`. guesses: `(M, N)`. confidence: `(M, N)`, in the label. distance: `(M, N)`, how far the
+    probabilities are from those of the image as it is (total variation, 0 to 1): the invariance error. floor:
+    `(M, N)`, the same for the image moved there and back, which is what resampling alone does. averaged: `(N,)`, the
+    confidence in the label of the mean prediction over all places; averaged_guess: `(N,)`.
+    """
+
+    moves: Moves
+    classes: tuple[str, ...]
+    labels: Tensor
+    guesses: Tensor
+    confidence: Tensor
+    distance: Tensor
+    floor: Tensor
+    averaged: Tensor
+    averaged_guess: Tensor
+
+    @property
+    def right(self) -> Tensor:
+        """Whether the label is guessed, `(M, N)`, as numbers."""
+        return (self.guesses == self.labels).double()
+
+    @property
+    def losses(self) -> Tensor:
+        """−log of the confidence in the label, `(M, N)`, in nats."""
+        return -self.confidence.clamp_min(1e-12).log()
+
+    @property
+    def consistency(self) -> Tensor:
+        """For each image, the share of the moved places at which the guess is that of the image as it is: `(N,)`."""
+        return (self.guesses[1:] == self.guesses[0]).double().mean(dim=0)
+
+    @property
+    def broken(self) -> float:
+        """The share of the loss that is due to broken symmetry, from 0 to 1.
+
+        The mean loss over all places, less that of the mean prediction, over the former. It is 0 for an invariant
+        classifier, and never negative: −log is convex.
+        """
+        whole = float(self.losses.mean())
+        invariant = float(-self.averaged.clamp_min(1e-12).log().mean())
+        return max(0.0, 1 - invariant / whole) if whole > 0 else 0.0
+
+    def errors(self, chosen: Tensor | None = None) -> dict[str, float]:
+        """The invariance error of images (a mask `(N,)`; all): mean, and largest over images and places; the floor."""
+        inside = slice(None) if chosen is None else chosen
+        moved, still = self.distance[1:, inside], self.floor[1:, inside]
+        if moved.numel() == 0:
+            return {"mean": math.nan, "largest": math.nan, "floor": math.nan}
+        return {"mean": float(moved.mean()), "largest": float(moved.max()), "floor": float(still.mean())}
+
+    def partial(self, subset: Tensor) -> dict[str, float]:
+        """The paper's (S, ε, G)-partial equivariance: the largest error on the subset S `(N,)`, and ε outside it."""
+        return {"on": self.errors(subset)["largest"], "epsilon": self.errors(~subset)["largest"]}
+
+    def curve(self, chosen: Tensor, *, low: float = 0.1, high: float = 0.9) -> dict[str, list[float]]:
+        """Confidence in the label of some images (a mask), place by place: mean, and a band between two quantiles."""
+        own = self.confidence[:, chosen]
+        ends = torch.quantile(own, torch.tensor([low, high], dtype=own.dtype), dim=1)
+        return {"mean": own.mean(dim=1).tolist(), "low": ends[0].tolist(), "high": ends[1].tolist()}
+
+    def by_class(self) -> list[dict[str, Any]]:
+        """Of each class that has images: accuracy as it is, over the circle, at the worst place; error; consistency."""
+        found = []
+        for label, name in enumerate(self.classes):
+            own = self.labels == label
+            if not bool(own.any()):
+                continue
+            accuracy = self.right[:, own].mean(dim=1)
+            said = self.errors(own)
+            found.append({
+                "class": name,
+                "images": int(own.sum()),
+                "accuracy": float(accuracy[0]),
+                "mean": float(accuracy.mean()),
+                "lowest": float(accuracy.min()),
+                "lowest_at": self.moves.places[int(accuracy.argmin())],
+                "consistency": float(self.consistency[own].mean()),
+                "error": said["mean"],
+                "largest_error": said["largest"],
+                "floor": said["floor"],
+            })  # fmt: skip
+        return found
+
+    def summary(self) -> dict[str, Any]:
+        """Numbers for all images together, as JSON takes them."""
+        accuracy = self.right.mean(dim=1)
+        classes = self.by_class()
+        worst = min(classes, key=lambda row: row["mean"] - row["accuracy"])
+        averaged = float((self.averaged_guess == self.labels).double().mean())
+        return {
+            "moves": self.moves.name,
+            "unit": self.moves.unit,
+            "places": list(self.moves.places),
+            "images": len(self.labels),
+            "accuracy": {
+                "as it is": float(accuracy[0]),
+                "mean": float(accuracy.mean()),
+                "lowest": float(accuracy.min()),
+                "at": [float(value) for value in accuracy],
+                "of the mean prediction": averaged,
+            },
+            "worst_class": worst["class"],
+            "consistency": float(self.consistency.mean()),
+            "error": self.errors(),
+            "loss": {
+                "as it is": float(self.losses[0].mean()),
+                "mean": float(self.losses.mean()),
+                "broken": self.broken,
+            },
+        }
+
+
+@torch.no_grad()
+def follow(
+    predict: Predict,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    moves: Moves,
+    classes: Sequence[str],
+    *,
+    floor: bool = True,
+    told: Callable[[int], None] = lambda _: None,
+) -> Orbit:
+    """Show a classifier every image at every place.
+
+    predict: images `(B, C, H, W)` in [0, 1] to logits `(B, classes)`. batches: of such images and their labels `(B,)`.
+    floor: also show each moved there and back, which costs as much again. told: hears of every image that is done.
+    """
+    kept: dict[str, list[Tensor]] = {}
+
+    def keep(**parts: Tensor) -> None:
+        for name, part in parts.items():
+            kept.setdefault(name, []).append(part)
+
+    for images, labels in batches:
+        labels = labels.cpu()
+        still = probabilities(predict, images)
+        total = torch.zeros_like(still)
+        guesses, confidence, distance, back = [], [], [], []
+        for place in moves.places:
+            chances = still if place == 0 else probabilities(predict, moves(images, place))
+            total += chances
+            guesses.append(chances.argmax(dim=1))
+            confidence.append(chances.gather(1, labels[:, None])[:, 0])
+            distance.append(_apart(chances, still))
+            returned = floor and place != 0
+            again = probabilities(predict, moves.there_and_back(images, place)) if returned else still
+            back.append(_apart(again, still))
+        mean = total / len(moves.places)
+        keep(
+            labels=labels, guesses=torch.stack(guesses), confidence=torch.stack(confidence),
+            distance=torch.stack(distance), floor=torch.stack(back),
+            averaged=mean.gather(1, labels[:, None])[:, 0], averaged_guess=mean.argmax(dim=1),
+        )  # fmt: skip
+        told(len(labels))
+    whole = {name: torch.cat(parts, dim=-1) for name, parts in kept.items()}
+    return Orbit(moves=moves, classes=tuple(classes), **whole)
+
+
+def _apart(one: Tensor, two: Tensor) -> Tensor:
+    """The distance of total variation of rows, 0 to 1."""
+    return (one - two).abs().sum(dim=1) / 2

@@ -1,0 +1,160 @@
+"""How classifiers answer to moved images: against closed forms, kornia, and networks whose symmetry is known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import kornia
+import pytest
+import torch
+from torch import Tensor
+
+from vpgcnn.analysis import MOVES, follow, hues, linear_hues, moves_of, rotations
+from vpgcnn.errors import UserError
+from vpgcnn.models import build, ordinary
+from vpgcnn.models.config import COLOR_CNN, RESNET_SMALL
+
+SCALE = 3.0
+
+
+def colors(images: Tensor) -> Tensor:
+    """Logits that are the mean of each channel: a third of the circle permutes them."""
+    return SCALE * images.mean(dim=(-2, -1))
+
+
+def brightness(images: Tensor) -> Tensor:
+    """Logits that no rotation of RGB changes."""
+    grey = images.mean(dim=(1, 2, 3))
+    return torch.stack([grey, 1 - grey, 0 * grey], dim=1)
+
+
+def painted(labels: list[int]) -> tuple[Tensor, Tensor]:
+    """Images of one pure channel, and which."""
+    index = torch.tensor(labels)
+    return torch.eye(3)[index][..., None, None].expand(-1, -1, 8, 8).clone(), index
+
+
+def test_errors_are_those_of_the_closed_form() -> None:
+    images, labels = painted([0, 1, 0])
+    orbit = follow(colors, [(images, labels)], linear_hues(3), ["red", "green", "blue"])
+    sure, other = math.exp(SCALE) / (math.exp(SCALE) + 2), 1 / (math.exp(SCALE) + 2)
+    for place in (1, 2):
+        assert torch.allclose(orbit.distance[place], torch.full((3,), sure - other, dtype=torch.float64), atol=1e-6)
+        assert torch.allclose(orbit.confidence[place], torch.full((3,), other, dtype=torch.float64), atol=1e-6)
+    assert torch.allclose(orbit.distance[0], torch.zeros(3, dtype=torch.float64))
+    assert orbit.floor.max() < 1e-6
+    assert orbit.consistency.tolist() == [0, 0, 0]
+    said = orbit.summary()
+    assert said["accuracy"]["as it is"] == 1
+    assert said["accuracy"]["mean"] == pytest.approx(1 / 3)
+    assert said["accuracy"]["lowest"] == 0
+    # The mean prediction over the circle is uniform: its loss is log 3.
+    whole = -(math.log(sure) + 2 * math.log(other)) / 3
+    assert said["loss"]["mean"] == pytest.approx(whole, rel=1e-6)
+    assert said["loss"]["broken"] == pytest.approx(1 - math.log(3) / whole, rel=1e-6)
+    assert [(row["class"], row["images"]) for row in orbit.by_class()] == [("red", 2), ("green", 1)]
+    assert orbit.by_class()[0]["lowest_at"] == pytest.approx(1 / 3)
+
+
+def test_an_invariant_classifier_has_no_error() -> None:
+    images, labels = torch.rand(5, 3, 8, 8), torch.tensor([0, 1, 2, 0, 1])
+    orbit = follow(brightness, [(images, labels)], linear_hues(12), "abc")
+    assert orbit.errors()["largest"] < 1e-6
+    assert orbit.broken < 1e-6
+    assert orbit.consistency.mean() == 1
+    assert torch.allclose(orbit.averaged, orbit.confidence[0], atol=1e-6)
+
+
+def test_partial_equivariance_is_the_largest_error_inside_and_outside() -> None:
+    """Grey images stay where they are: S is they, and ε is what the others have."""
+    images, labels = painted([0, 1, 2, 0])
+    images[2:] = 0.5
+    orbit = follow(colors, [(images, labels)], linear_hues(6), "abc")
+    grey = torch.tensor([False, False, True, True])
+    found = orbit.partial(grey)
+    assert found["on"] < 1e-6
+    assert found["epsilon"] == pytest.approx(float(orbit.distance[:, :2].max()))
+    assert found["epsilon"] > 0.5
+
+
+@pytest.mark.parametrize("kind", ["hue", "rotation"])
+def test_an_equivariant_network_scores_0_and_an_ordinary_one_does_not(kind: str) -> None:
+    torch.manual_seed(0)
+    if kind == "hue":
+        config, moves, size = replace(COLOR_CNN, width=6, level="full", group_pool="mean"), linear_hues(3), 28
+    else:
+        config, moves, size = replace(RESNET_SMALL, group="rotations", elements=4, level="full"), rotations(4), 32
+    images, labels = torch.rand(6, 3, size, size), torch.arange(6) % 3
+    found = {}
+    for name, chosen in (("equivariant", config), ("ordinary", ordinary(config))):
+        model = build(chosen, 3, 3).eval()
+        model.head.weight.data *= 20 / model.head.weight.norm()
+        orbit = follow(lambda part, model=model: model(part)[0], [(images, labels)], moves, "abc")
+        found[name] = orbit.errors()
+    assert found["equivariant"]["largest"] < 1e-4
+    assert found["ordinary"]["largest"] > 100 * found["equivariant"]["largest"]
+    assert found["ordinary"]["floor"] < 1e-5  # thirds and quarters are exact
+
+
+def test_the_floor_is_what_resampling_does() -> None:
+    images, labels = torch.rand(4, 1, 17, 17), torch.zeros(4, dtype=torch.long)
+
+    def fine(part: Tensor) -> Tensor:
+        """Sees the contrast of neighbouring pixels, which interpolation blurs."""
+        contrast = (part[..., 1:] - part[..., :-1]).abs().mean(dim=(1, 2, 3))
+        return torch.stack([20 * contrast, 0 * contrast], dim=1)
+
+    orbit = follow(fine, [(images, labels)], rotations(8), "ab")
+    assert orbit.floor[1].min() > 0.005  # 45°
+    assert orbit.floor[2].max() < 1e-5  # 90°
+    quick = follow(fine, [(images, labels)], rotations(8), "ab", floor=False)
+    assert torch.equal(quick.distance, orbit.distance)
+    assert quick.floor.max() == 0
+
+
+def test_batches_change_nothing() -> None:
+    images, labels = torch.rand(7, 3, 9, 9), torch.tensor([0, 1, 2, 0, 1, 2, 0])
+    heard: list[int] = []
+    whole = follow(colors, [(images, labels)], hues(4), "abc")
+    parts = follow(colors, zip(images.split(3), labels.split(3), strict=True), hues(4), "abc", told=heard.append)
+    assert heard == [3, 3, 1]
+    for name in ("labels", "guesses", "confidence", "distance", "floor", "averaged"):
+        assert torch.allclose(getattr(whole, name), getattr(parts, name)), name
+    assert whole.summary()["loss"] == pytest.approx(parts.summary()["loss"])
+
+
+def test_curves_have_bands() -> None:
+    images, labels = painted([0] * 5)
+    images *= torch.linspace(0.2, 1, 5)[:, None, None, None]
+    orbit = follow(colors, [(images, labels)], linear_hues(4), "abc")
+    said = orbit.curve(torch.tensor([True] * 5))
+    assert all(low <= mean <= high for low, mean, high in zip(said["low"], said["mean"], said["high"], strict=True))
+    assert said["high"][0] - said["low"][0] > 0.1
+
+
+@pytest.mark.parametrize("degrees", [30.0, 90.0, -45.0])
+def test_turns_are_those_of_kornia(degrees: float) -> None:
+    y, x = torch.meshgrid(torch.linspace(-1, 1, 41), torch.linspace(-1, 1, 41), indexing="ij")
+    images = torch.exp(-8 * ((x - 0.3).square() + (y + 0.2).square()))[None, None]
+    ours = rotations(4)(images, degrees)
+    theirs = kornia.geometry.rotate(images, torch.tensor([degrees]), mode="bilinear")
+    assert torch.allclose(ours, theirs, atol=0.03)
+
+
+def test_moves_are_circles_that_begin_with_rest() -> None:
+    images = torch.rand(2, 3, 16, 16)
+    for name in MOVES:
+        moves = moves_of(name, 6)
+        assert moves.places[0] == 0
+        assert moves(images, 0) is images
+        assert len(moves.places) == 6
+        if name != "rotation":  # whose corners are lost
+            assert torch.allclose(moves(images, moves.whole), images, atol=1e-5)
+            assert torch.allclose(moves.there_and_back(images, moves.whole / 3), images, atol=1e-5)
+    with pytest.raises(UserError, match="unknown moves 'scale': choose from rotation, hue, linear-hue"):
+        moves_of("scale")
+    with pytest.raises(UserError, match="at least 2 places, got 1"):
+        hues(1)
+    with pytest.raises(UserError, match="hue needs colour images, got 1 channel"):
+        hues(3)(torch.rand(1, 1, 4, 4), 0.5)
