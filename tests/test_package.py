@@ -50,6 +50,7 @@ ORDER = [
     "data.flowers",
     "data.registry",
     "data",
+    "analysis.awareness",
     "analysis.levels",
     "analysis.curves",
     "analysis.scores",
