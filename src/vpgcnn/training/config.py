@@ -101,5 +101,9 @@ class TrainConfig:
 
 
 def settled(config: TrainConfig) -> TrainConfig:
-    """The same run with what has no effect at its defaults: an augmenter that is not there."""
-    return config if config.augmenter.kind != "none" else replace(config, augmenter=AugmenterConfig())
+    """The same run with what has no effect at its defaults: an augmenter or an optimiser of levels that is not there."""
+    if config.augmenter.kind == "none":
+        config = replace(config, augmenter=AugmenterConfig())
+    if config.model.level == "full" and config.augmenter.kind in ("none", "fixed", "policy"):
+        config = replace(config, levels=TrainConfig().levels)
+    return config
