@@ -19,9 +19,9 @@ from torch.testing import assert_close
 
 from vpgcnn.data import DataConfig
 from vpgcnn.errors import UserError
-from vpgcnn.models import SE2Config
+from vpgcnn.models import AugmenterConfig, SE2Config
 from vpgcnn.training.checkpoint import Card, load_model, read_tensors, save_model, save_tensors
-from vpgcnn.training.config import ObjectiveConfig, OptimiserConfig, TrainConfig
+from vpgcnn.training.config import ObjectiveConfig, OptimiserConfig, TrainConfig, settled
 from vpgcnn.training.loop import Interrupted, train
 from vpgcnn.training.run import chosen_weights
 from vpgcnn.training.serial import from_json, to_json
@@ -216,6 +216,17 @@ def test_the_same_seed_is_the_same_run_and_another_is_not(config: TrainConfig, t
         train(replace(config, epochs=1, seed=seed), tmp_path / name)
     same_weights(tmp_path / "a", tmp_path / "b")
     assert lines(tmp_path / "a") != lines(tmp_path / "c")
+
+
+def test_settings_without_effect_do_not_make_another_run(config: TrainConfig) -> None:
+    other = OptimiserConfig("sgd", 0.5)
+    full = replace(config, model=replace(config.model, level="full"))
+    assert settled(replace(full, levels=other)) == settled(full)
+    assert settled(replace(config, levels=other)) != settled(config)
+    ranged = replace(full, augmenter=AugmenterConfig("image"))
+    assert settled(replace(ranged, levels=other)) != settled(ranged)  # the ranges are levels
+    assert settled(replace(full, augmenter=AugmenterConfig(initial=0.3))) == settled(full)
+    assert settled(replace(full, network=other)) != settled(full)
 
 
 def test_levels_can_be_watched_without_changing_the_run(config: TrainConfig, tmp_path: Path) -> None:

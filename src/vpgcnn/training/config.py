@@ -101,7 +101,7 @@ class TrainConfig:
 
 
 def settled(config: TrainConfig) -> TrainConfig:
-    """The same run with what has no effect at its defaults: an augmenter or an optimiser of levels that is not there."""
+    """The same run, with what has no effect at its defaults: an augmenter or an optimiser of levels where none is."""
     if config.augmenter.kind == "none":
         config = replace(config, augmenter=AugmenterConfig())
     if config.model.level == "full" and config.augmenter.kind in ("none", "fixed", "policy"):
