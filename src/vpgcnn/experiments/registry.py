@@ -50,13 +50,6 @@ def _model(level: Literal["t2", "full", "learned", "variational"], **changes: An
 _t2, _full, _learned, _variational = _model("t2"), _model("full"), _model("learned"), _model("variational")
 
 
-def _learned_flowers(config: TrainConfig) -> TrainConfig:
-    """One level for all; in the small preset at the rate that its validation images prefer to the recipe's."""
-    config = _learned(config)
-    small = isinstance(config.model, ColorConfig) and config.model.width < 64
-    return replace(config, levels=replace(config.levels, rate=1e-3)) if small else config
-
-
 def _partial(elements: int) -> Arm:
     """Partial G-CNN on hues: one level for all images in every layer, by Gumbel-softmax."""
 
@@ -228,7 +221,7 @@ EXPERIMENTS = {
             "ce3-wide": _model("full", width=27),
             "ce3-instaaug": _moved(_model("full", equivariant=2), "image"),
             "ce3-adaaug": _moved(_model("full", equivariant=2), "policy"),
-            "learned": _learned_flowers,
+            "learned": _learned,
             "partial3": _partial(3),
             "partial3-adaaug": _moved(_partial(3), "policy"),
             "vp3": _variational,

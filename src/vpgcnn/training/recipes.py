@@ -53,7 +53,7 @@ FLOWERS = TrainConfig(
     model=COLOR_RESNET_SMALL,
     objective=ObjectiveConfig(start=0.01, peak=0.01),
     network=OptimiserConfig("adam", 1e-3, 1e-5),
-    levels=OptimiserConfig("adam", 3e-4, 0.0),
+    levels=OptimiserConfig("adam", 1e-3, 0.0),
     epochs=60,
 )
 PAPER_LEVELS = OptimiserConfig("sgd", 1e-3, 0.0)
