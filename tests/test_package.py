@@ -87,6 +87,7 @@ ORDER = [
     "experiments.cost",
     "experiments.claims",
     "experiments.views",
+    "experiments.pages",
     "experiments.registry",
     "experiments.runner",
     "experiments",

@@ -56,8 +56,8 @@ def test_documents_say_what_the_results_say() -> None:
 def test_results_are_written_by_their_command(path: Path) -> None:
     """A page says what its JSON file says, and an experiment has all its runs."""
     from vpgcnn.experiments.base import Experiment
+    from vpgcnn.experiments.pages import page
     from vpgcnn.experiments.registry import REPRODUCTIONS
-    from vpgcnn.experiments.runner import page
 
     if path.name == "bench.json":
         pytest.skip("docs/results.md is its page")

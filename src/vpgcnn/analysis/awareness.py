@@ -20,7 +20,7 @@ ACTIVE = 0.01
 """A level whose θ deviates less than this between images is as good as one for all."""
 
 
-def awareness(theta: Tensor, labels: Tensor) -> dict[str, float | bool]:
+def awareness(theta: Tensor, labels: Tensor) -> dict[str, float]:
     """How θ `(N,)` of a layer differs between images of these labels `(N,)`.
 
     mean, std, lowest, highest: of θ. within: the deviation inside a class, between_classes: the share of the variance

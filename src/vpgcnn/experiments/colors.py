@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from statistics import mean
@@ -12,9 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from vpgcnn.analysis import (
+    Moves,
     all_of_the_group,
+    awareness,
     brier,
     calibration_error,
+    hues,
+    linear_hues,
     nll,
     orbit_probabilities,
     read_theta,
@@ -23,7 +26,6 @@ from vpgcnn.analysis import (
 )
 from vpgcnn.data import Dataset
 from vpgcnn.experiments.photographs import spread
-from vpgcnn.groups import Hue
 from vpgcnn.hsv import shift_hue
 from vpgcnn.levels import Variational
 from vpgcnn.training.checkpoint import Card
@@ -85,9 +87,8 @@ def measure_colors(model: nn.Module, card: Card, dataset: Dataset, progress: Qui
         right = (alike.argmax(dim=1) == labels).double()
         row["same_for_all"] = {"accuracy": round(float(right.mean()), 5), "nll": round(nll(alike, labels), 5)}
     progress.advance(1)
-    kinds: dict[str, Callable[[float], Callable[[Tensor], Tensor]]] = {"linear": _linear, "hsv": _hsv}
-    for kind, make in kinds.items():
-        moves = [_after_pixels(make(step / SHIFTS)) for step in range(SHIFTS)]
+    for kind, circle in (("linear", linear_hues(SHIFTS)), ("hsv", hues(SHIFTS))):
+        moves = [partial(_shown, circle, place) for place in circle.places]
         moved = orbit_probabilities(predict, images[some], moves, told=progress.advance)
         share = (moved.argmax(dim=2) == labels[some]).double().mean(dim=1)
         row[f"shifted_{kind}"] = [round(value, 5) for value in share.tolist()]
@@ -112,8 +113,8 @@ def _pixels(images: Tensor) -> Tensor:
     return images.float() / 255
 
 
-def _after_pixels(move: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    return lambda images: move(_pixels(images))
+def _shown(circle: Moves, place: float, images: Tensor) -> Tensor:
+    return circle(_pixels(images), place)
 
 
 def _rounded_mean(values: Tensor) -> float | None:
@@ -125,7 +126,7 @@ def _followed(
 ) -> dict[str, Any]:
     """Of single images: the confidence in their class at each HSV shift from −½ to ½ of the circle, and their θ."""
     shifts = [step / STEPS - 0.5 for step in range(STEPS + 1)]
-    chances = orbit_probabilities(predict, images, [_hsv(share) for share in shifts])[:, :, label]
+    chances = orbit_probabilities(predict, images, [partial(shift_hue, shift=share) for share in shifts])[:, :, label]
     theta = read_theta(model, card.standardised(images * 255))
     return {
         "shifts": [round(share, 4) for share in shifts],
@@ -158,25 +159,10 @@ def _errors(moved: Tensor, labels: Tensor, classes: int, elements: int) -> dict[
     return found
 
 
-def _linear(share: float) -> Callable[[Tensor], Tensor]:
-    """The rotation of RGB, which the group's action is; colours may leave the cube."""
-    matrix = Hue(360).rgb(torch.tensor([2 * math.pi * share]))
-    return lambda images: torch.einsum("ij,bjhw->bihw", matrix.to(images), images)
-
-
-def _hsv(share: float) -> Callable[[Tensor], Tensor]:
-    return partial(shift_hue, shift=share)
-
-
 def _spread(theta: Tensor, labels: Tensor) -> dict[str, float]:
     """Mean, deviation, ends, and how much of the variance is between classes."""
-    means = torch.stack([theta[labels == label].mean() for label in labels.unique()])
-    sizes = torch.stack([(labels == label).double().mean() for label in labels.unique()])
-    between = float((sizes * (means - theta.mean()).square()).sum())
-    variance = float(theta.var(correction=0))
-    found = {"mean": float(theta.mean()), "std": math.sqrt(variance), "lowest": float(theta.min())}
-    found |= {"highest": float(theta.max()), "between_classes": between / variance if variance > 1e-12 else 0.0}
-    return {key: round(value, 4) for key, value in found.items()}
+    found = awareness(theta, labels)
+    return {key: round(found[key], 4) for key in ("mean", "std", "lowest", "highest", "between_classes")}
 
 
 def table_colors(rows: list[dict[str, Any]]) -> str:

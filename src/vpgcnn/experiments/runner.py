@@ -19,24 +19,18 @@ import torch
 from vpgcnn.data import load
 from vpgcnn.errors import UserError
 from vpgcnn.experiments.base import Experiment, Reproduction, Row, View
+from vpgcnn.experiments.pages import budget_of, data_of, draw, keep, page, text_of
 from vpgcnn.experiments.registry import EXPERIMENTS
-from vpgcnn.report import interactive, png
-from vpgcnn.report.chart import Chart
 from vpgcnn.training.checkpoint import load_model
 from vpgcnn.training.config import TrainConfig, settled
 from vpgcnn.training.loop import Interrupted, train
 from vpgcnn.training.progress import Quiet
 from vpgcnn.training.run import FREE, chosen_weights
-from vpgcnn.training.serial import from_json, read_json, to_json, write_bytes, write_json
+from vpgcnn.training.serial import from_json, read_json, to_json, write_json
 
-__all__ = ["Places", "page", "run"]
+__all__ = ["Places", "run"]
 
 KEPT = ("test", "validation", "epoch", "parameters", "steps", "search_steps", "seconds", "data", "fingerprint")
-CHOSEN = {
-    "last": "the last epoch",
-    "accuracy": "the epoch of best validation accuracy",
-    "nll": "the epoch of lowest validation nll",
-}
 
 
 @dataclass(frozen=True)
@@ -47,6 +41,16 @@ class Places:
     results: Path
     settings: dict[str, Any]
     progress: Quiet
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What of it is to be run. arms, seeds: None for its own. again: measure anew what was trained before."""
+
+    preset: str
+    arms: list[str] | None
+    seeds: list[int] | None
+    again: bool
 
 
 def run(
@@ -65,10 +69,11 @@ def run(
     arms: only these. seeds: others than its own. again: measure anew what was trained before. experiments: those
     that a view may look at.
     """
+    asked = _Asked(preset, arms, seeds, again)
     if isinstance(entry, Experiment):
-        return _experiment(entry, name, places, preset, arms, seeds, again)
+        return _experiment(entry, name, places, asked)
     if isinstance(entry, View):
-        return _view(entry, name, places, preset, arms, seeds, again, experiments)
+        return _view(entry, name, places, asked, experiments)
     if arms or seeds:
         raise UserError(f"{name} has no arms to train: leave --arms and --seeds out")
     if places.settings.get("threads"):
@@ -77,8 +82,8 @@ def run(
         rows = entry.rows(preset, places.progress)
     target = _file(places, name, preset)
     said = _result(name, "count", entry.about, preset, rows, [_commit()])
-    said["figure"] = _draw(target, entry.chart(rows) if entry.chart else None, entry.about, places.progress)
-    _keep(target, said, _text(said, entry.table(rows), entry.notes))
+    said["figure"] = draw(target, entry.chart(rows) if entry.chart else None, entry.about, places.progress)
+    keep(target, said, text_of(said, entry.table(rows), entry.notes))
     return target
 
 
@@ -90,19 +95,12 @@ def _file(places: Places, name: str, preset: str) -> Path:
 # ---------------------------------------------------------------- experiments
 
 
-def _experiment(
-    experiment: Experiment,
-    name: str,
-    places: Places,
-    preset: str,
-    arms: list[str] | None,
-    seeds: list[int] | None,
-    again: bool,
-) -> Path:
+def _experiment(experiment: Experiment, name: str, places: Places, asked: _Asked) -> Path:
     """Train and measure. Each run has a folder and resumes by itself; the result is written anew after each."""
+    preset, seeds = asked.preset, asked.seeds
     target = places.results / f"{experiment.result[preset]}.json"
     folder, progress = places.runs / name / preset, places.progress
-    chosen = arms or experiment.arms_of(preset)
+    chosen = asked.arms or experiment.arms_of(preset)
     wanted = [
         (arm, seed)
         for seed in seeds or sorted({seed for arm in chosen for seed in experiment.seeds_of(arm)})
@@ -113,7 +111,7 @@ def _experiment(
     for number, (arm, seed) in enumerate(wanted, start=1):
         config = replace(experiment.config(arm, seed, preset), **places.settings)
         try:
-            if not _one(experiment, arm, seed, config, folder / f"{arm}-{seed}", keeper, progress, again):
+            if not _one(experiment, arm, seed, config, folder / f"{arm}-{seed}", keeper, progress, asked.again):
                 continue
         except Interrupted:
             raise
@@ -129,7 +127,7 @@ def _experiment(
         raise UserError(f"all of {name} failed, at first {wanted[0][0]}: {keeper.failed[wanted[0]]}")
     rows = keeper.write()
     chart = experiment.chart(rows) if experiment.chart and rows else None
-    keeper.figure = _draw(target, chart, experiment.about, progress)
+    keeper.figure = draw(target, chart, experiment.about, progress)
     keeper.write()
     return target
 
@@ -241,10 +239,10 @@ class _Keeper:
         commits = sorted({row["commit"] for row in rows})
         result = _result(self.name, "experiment", self.experiment.about, self.preset, rows, commits)
         result["command"] += _arguments(self.experiment, self.preset, rows)
-        result |= {"data": _data(rows), "budget": _budget(rows), "figure": self.figure}
+        result |= {"data": data_of(rows), "budget": budget_of(rows), "figure": self.figure}
         lost = {run: error for run, error in self.failed.items() if run not in there}
         result["failed"] = [{"arm": arm, "seed": seed, "error": error} for (arm, seed), error in lost.items()]
-        _keep(self.target, result, page(result, self.experiment))
+        keep(self.target, result, page(result, self.experiment))
         return rows
 
     def status(self, number: int) -> str:
@@ -272,36 +270,12 @@ def _arguments(experiment: Experiment, preset: str, rows: list[Row]) -> str:
     return f" --arms {' '.join(arms)} --seeds {' '.join(map(str, seeds))}"
 
 
-def _data(rows: list[Row]) -> str:
-    """What was trained on, each note once."""
-    if len({row["config"]["data"]["seed"] for row in rows}) > 1:
-        return f"{rows[0]['config']['data']['name']}, a seed is also the number of the draw"
-    return "; ".join(dict.fromkeys(row["data"][0].split(" from ")[0].rstrip(",") for row in rows))
-
-
-def _budget(rows: list[Row]) -> str:
-    config = rows[0]["config"]
-    budget = f"{config['epochs']} epochs of batches of {config['batch_size']}, "
-    steps = sorted({row["steps"] for row in rows})
-    budget += f"{steps[0]} steps" if len(steps) == 1 else f"{steps[0]} to {steps[-1]} steps, as training sets are large"
-    searched = {row["arm"]: row["search_steps"] for row in rows if "search_steps" in row}
-    return budget + "".join(f"; {arm}: and {count} steps of search" for arm, count in searched.items())
-
-
 # ---------------------------------------------------------------- views
 
 
-def _view(
-    view: View,
-    name: str,
-    places: Places,
-    preset: str,
-    arms: list[str] | None,
-    seeds: list[int] | None,
-    again: bool,
-    experiments: Mapping[str, Experiment],
-) -> Path:
+def _view(view: View, name: str, places: Places, asked: _Asked, experiments: Mapping[str, Experiment]) -> Path:
     """Let the experiments run what they lack, then put their rows together."""
+    preset, arms = asked.preset, asked.arms
     known = [arm for own in view.sources.values() for arm in own]
     unknown = [arm for arm in arms or () if arm not in known]
     if unknown:
@@ -315,7 +289,7 @@ def _view(
         target = places.results / f"{experiment.result[preset]}.json"
         if chosen:
             try:
-                _experiment(experiment, source, places, preset, chosen, seeds, again)
+                _experiment(experiment, source, places, replace(asked, arms=chosen))
             except UserError as error:  # all of it; there may be other sources
                 places.progress.say(str(error))
                 failed.append({"arm": source, "seed": 0, "error": str(error)})
@@ -328,11 +302,11 @@ def _view(
     rows = view.rows(found)
     said = _result(name, "view", view.about, preset, rows, sorted({row["commit"] for row in every}))
     said |= {"seeds": sorted({row["seed"] for row in every}), "failed": failed}
-    said["data"] = "; ".join(f"{source}: {_data(own_rows)}" for source, own_rows in found.items() if own_rows)
-    said["budget"] = "; ".join(f"{source}: {_budget(own_rows)}" for source, own_rows in found.items() if own_rows)
+    said["data"] = "; ".join(f"{source}: {data_of(own_rows)}" for source, own_rows in found.items() if own_rows)
+    said["budget"] = "; ".join(f"{source}: {budget_of(own_rows)}" for source, own_rows in found.items() if own_rows)
     target = _file(places, name, preset)
-    said["figure"] = _draw(target, view.chart(rows) if view.chart else None, view.about, places.progress)
-    _keep(target, said, _text(said, view.table(rows), view.notes))
+    said["figure"] = draw(target, view.chart(rows) if view.chart else None, view.about, places.progress)
+    keep(target, said, text_of(said, view.table(rows), view.notes))
     return target
 
 
@@ -344,72 +318,6 @@ def _result(name: str, kind: str, about: str, preset: str, rows: list[Row], comm
     said |= {"command": f"vpgcnn reproduce {name} --preset {preset}", "commits": commits, "data": "", "budget": ""}
     seeds = sorted({row["seed"] for row in rows if "seed" in row})
     return said | {"seeds": seeds, "figure": "", "rows": rows, "failed": []}
-
-
-def _keep(target: Path, result: dict[str, Any], text: str) -> None:
-    write_json(target, result)
-    write_bytes(target.with_suffix(".md"), text.encode())
-
-
-def page(result: dict[str, Any], experiment: Experiment) -> str:
-    """The result of an experiment as a Markdown page."""
-    rows, preset = result["rows"], result["preset"]
-    table = _beside(experiment.table(rows), experiment.published)
-    there = {(row["arm"], row["seed"]) for row in rows}
-    missing: dict[str, list[int]] = {}
-    for arm in experiment.arms_of(preset):
-        absent = [seed for seed in experiment.seeds_of(arm) if (arm, seed) not in there]
-        missing |= {arm: absent} if absent else {}
-    if missing:
-        named = (f"{arm} ({', '.join(map(str, absent))})" for arm, absent in missing.items())
-        table += f"\n\nNot run yet (seeds): {', '.join(named)}."
-    tested = f"Tested: {CHOSEN[rows[0]['config']['select']]}. "
-    return _text(result, table, experiment.notes.get(preset, ""), tested)
-
-
-def _text(result: dict[str, Any], table: str, notes: str, tested: str = "") -> str:
-    about = f"{result['about'][0].upper()}{result['about'][1:]}"
-    facts = f"Data: {result['data']}. Budget of each arm: {result['budget']}. " if result["data"] else ""
-    parts = [f"# {result['name']} (preset {result['preset']})", f"{about}."]
-    parts.append(
-        f"Written by `{result['command']}`; do not edit.\n{facts}{tested}Commits: {', '.join(result['commits'])}."
-    )
-    parts += [notes] if notes else []
-    parts.append(table)
-    parts += [f"![{about}]({result['figure']})"] if result["figure"] else []
-    parts += [f"Failed: {one['arm']}, seed {one['seed']} ({one['error']})." for one in result["failed"]]
-    return "\n\n".join(parts) + "\n"
-
-
-def _draw(target: Path, chart: Chart | None, about: str, progress: Quiet) -> str:
-    """The figure as a picture and as a page, where what draws them is installed; returns the picture's name."""
-    if chart is None or not chart.panels:
-        return ""
-    chart = chart if chart.title else replace(chart, title=f"{about[0].upper()}{about[1:]}")
-    try:
-        picture, whole = png.draw(chart), interactive.draw(chart)
-    except UserError as error:
-        progress.say(f"no figure: {error}")
-        for suffix in (".png", ".html"):  # of another time
-            target.with_suffix(suffix).unlink(missing_ok=True)
-        return ""
-    write_bytes(target.with_suffix(".png"), picture)
-    write_bytes(target.with_suffix(".html"), whole.encode())
-    return target.with_suffix(".png").name
-
-
-def _beside(table: str, published: Mapping[str, str]) -> str:
-    """A Markdown table with the paper's numbers in a column after the second."""
-    if not published:
-        return table
-    lines = []
-    for number, line in enumerate(table.splitlines()):
-        cells = line.split("|")
-        if len(cells) > 3:
-            new = {0: " the paper ", 1: "---"}.get(number, f" {published.get(cells[1].strip(), '–')} ")
-            line = "|".join([*cells[:3], new, *cells[3:]])
-        lines.append(line)
-    return "\n".join(lines)
 
 
 def _commit() -> str:

@@ -17,7 +17,17 @@ from vpgcnn.errors import UserError
 from vpgcnn.models import AugmenterConfig, ModelConfig, augmented, build
 from vpgcnn.training.serial import from_json, to_json, write_bytes
 
-__all__ = ["Card", "load_model", "optimiser_tensors", "read_tensors", "restore_optimiser", "save_model", "save_tensors"]
+__all__ = [
+    "Card",
+    "load_model",
+    "load_weights",
+    "optimiser_tensors",
+    "part_of",
+    "read_tensors",
+    "restore_optimiser",
+    "save_model",
+    "save_tensors",
+]
 
 FORMAT = "vpgcnn-1"
 
@@ -127,3 +137,8 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, names: list[str], tensor
     }
     whole["state"] = {index: values for index, values in whole["state"].items() if values}
     optimiser.load_state_dict(whole)
+
+
+def part_of(tensors: dict[str, Tensor], part: str) -> dict[str, Tensor]:
+    """Those whose names begin with "part/", without it."""
+    return {key.removeprefix(f"{part}/"): value for key, value in tensors.items() if key.startswith(f"{part}/")}

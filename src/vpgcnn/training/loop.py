@@ -33,6 +33,7 @@ from vpgcnn.training.checkpoint import (
     Card,
     load_weights,
     optimiser_tensors,
+    part_of,
     read_tensors,
     restore_optimiser,
     save_model,
@@ -233,7 +234,7 @@ class _Training:
         if kept is None:
             return
         tensors, said = kept
-        parts = {key: _under(tensors, key) for key in ("model", *self.names)}
+        parts = {key: part_of(tensors, key) for key in ("model", *self.names)}
         load_weights(self.plain, parts["model"], self.run.state)
         for group, optimiser in self.optimisers.items():
             restore_optimiser(optimiser.optimizer, self.names[group], parts[group])
@@ -410,7 +411,3 @@ class _Training:
 def _means(sums: list[float]) -> dict[str, float]:
     nll, kl, accuracy, count = sums
     return {"nll": nll / count, "kl": kl / count, "accuracy": accuracy / count} if count else {}
-
-
-def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {key.removeprefix(f"{prefix}/"): value for key, value in tensors.items() if key.startswith(f"{prefix}/")}

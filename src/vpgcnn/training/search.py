@@ -26,6 +26,7 @@ from vpgcnn.training.checkpoint import (
     Card,
     load_weights,
     optimiser_tensors,
+    part_of,
     read_tensors,
     restore_optimiser,
     save_tensors,
@@ -193,11 +194,7 @@ class _Search:
             raise UserError(f"{path} is no state of a search")
         if said["data"] != self.fingerprint:
             raise UserError(f"{path} was begun with other data than are there now")
-        under: dict[str, dict[str, Tensor]] = {"policy": {}, **{part: {} for part in self.optimisers}}
-        for name, value in tensors.items():
-            part, _, rest = name.partition("/")
-            under[part][rest] = value
-        load_weights(self.policy, under["policy"], path)
+        load_weights(self.policy, part_of(tensors, "policy"), path)
         for part, optimiser in self.optimisers.items():
-            restore_optimiser(optimiser, [name for name, _ in self.parts[part]], under[part])
+            restore_optimiser(optimiser, [name for name, _ in self.parts[part]], part_of(tensors, part))
         self.step, self.elapsed, self.seen = said["step"], said["elapsed"], said["seen"]
