@@ -234,8 +234,8 @@ def test_a_closed_pipe_is_no_error() -> None:
 
 
 def test_every_recipe_can_be_read_back() -> None:
+    from vpgcnn.serial import from_json, to_json
     from vpgcnn.training.config import TrainConfig
-    from vpgcnn.training.serial import from_json, to_json
 
     papers = {"mnist67-180": 300, "cifar10-se2": 300, "cifar100-se2": 300, "cifar10-color": 300}
     papers |= {"colormnist-lt": 1500, "flowers102": 400}

@@ -20,11 +20,11 @@ from torch.testing import assert_close
 from vpgcnn.data import DataConfig
 from vpgcnn.errors import UserError
 from vpgcnn.models import AugmenterConfig, SE2Config
+from vpgcnn.serial import from_json, to_json
 from vpgcnn.training.checkpoint import Card, load_model, read_tensors, save_model, save_tensors
 from vpgcnn.training.config import ObjectiveConfig, OptimiserConfig, TrainConfig, settled
 from vpgcnn.training.loop import Interrupted, train
 from vpgcnn.training.run import chosen_weights
-from vpgcnn.training.serial import from_json, to_json
 
 TINY = SE2Config(
     elements=4, block="plain", widths=(3, 4, 5), kernel_sizes=(5, 3, 3), group_pool="mean", hidden=8, omega=4.0

@@ -74,7 +74,7 @@ def equivariance_error(
     try:
         tried = _elements(group, elements, images)
         with torch.no_grad():
-            plain = _output(model(images))
+            plain = output_of(model(images))
             rows = [_one(model, images, group, g, plain) for g in tried]
     finally:
         for module, mode in modes.items():
@@ -131,7 +131,7 @@ def _elements(group: Group, elements: Tensor | Sequence[float] | None, images: T
     return tried
 
 
-def _output(result: object) -> Tensor | GroupFeature:
+def output_of(result: object) -> Tensor | GroupFeature:
     """The part of a model's answer that is measured."""
     while not isinstance(result, Tensor | GroupFeature):
         if dataclasses.is_dataclass(result):
@@ -150,7 +150,7 @@ def _one(
 ) -> tuple[Tensor, Tensor, Tensor]:
     moved = group.transform(images, g)
     back = group.transform(moved, group.inverse(g))
-    there, again = _output(model(moved)), _output(model(back))
+    there, again = output_of(model(moved)), output_of(model(back))
     expected = _move(plain, group, g)
     size = _norm(plain).clamp_min(torch.finfo(images.dtype).tiny)
     error = _norm(_minus(there, expected))
@@ -173,7 +173,7 @@ def _move(output: Tensor | GroupFeature, group: Group, g: Tensor) -> Tensor | Gr
     return output
 
 
-def _flat(output: Tensor | GroupFeature) -> Tensor:
+def flat(output: Tensor | GroupFeature) -> Tensor:
     """What is compared: of a feature on the group, each element's values times its share."""
     if isinstance(output, Tensor):
         return output.flatten(1)
@@ -183,8 +183,8 @@ def _flat(output: Tensor | GroupFeature) -> Tensor:
 
 
 def _minus(one: Tensor | GroupFeature, two: Tensor | GroupFeature) -> Tensor:
-    return _flat(one) - _flat(two)
+    return flat(one) - flat(two)
 
 
 def _norm(output: Tensor | GroupFeature) -> Tensor:
-    return torch.linalg.vector_norm(_flat(output), dim=1)
+    return torch.linalg.vector_norm(flat(output), dim=1)

@@ -1,14 +1,26 @@
-"""What a network has learned about symmetry: numbers in, plain data out."""
+"""What a network has learned about symmetry, how any classifier answers to moved images: numbers in, plain data out.
+
+Moved images: `follow`, `rotations`, `hues`. Layers: `layer_errors`, `local_error`. Levels: `levels`, `awareness`,
+`against_truth`. The data themselves: `evidence`.
+"""
 
 from vpgcnn.analysis.awareness import against_truth, awareness, mutual_information, rank_correlation
 from vpgcnn.analysis.curves import auroc, confidence_curve, crossings
-from vpgcnn.analysis.levels import all_of_the_group, read_theta, read_weights, same_for_all
+from vpgcnn.analysis.evidence import Evidence, circle_picture, evidence
+from vpgcnn.analysis.layers import LayerError, layer_errors
+from vpgcnn.analysis.local import LocalError, local_error
 from vpgcnn.analysis.moves import MOVES, Moves, hues, linear_hues, moves_of, rotations
 from vpgcnn.analysis.orbits import Orbit, follow
+from vpgcnn.analysis.reading import all_of_the_group, read_theta, read_weights, same_for_all
 from vpgcnn.analysis.scores import brier, calibration_error, nll, orbit_probabilities, probabilities, reliability
+from vpgcnn.analysis.table import LevelTable, levels
 
 __all__ = [
     "MOVES",
+    "Evidence",
+    "LayerError",
+    "LevelTable",
+    "LocalError",
     "Moves",
     "Orbit",
     "against_truth",
@@ -17,11 +29,16 @@ __all__ = [
     "awareness",
     "brier",
     "calibration_error",
+    "circle_picture",
     "confidence_curve",
     "crossings",
+    "evidence",
     "follow",
     "hues",
+    "layer_errors",
+    "levels",
     "linear_hues",
+    "local_error",
     "moves_of",
     "mutual_information",
     "nll",

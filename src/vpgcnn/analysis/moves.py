@@ -41,6 +41,11 @@ class Moves:
             raise UserError(f"{self.name} needs colour images, got {images.shape[1]} channel")
         return images if place == 0 else self.move(images, place)
 
+    @property
+    def exact(self) -> bool:
+        """Whether moving there and back gives the image again: no pixel is resampled."""
+        return self.colour
+
     def there_and_back(self, images: Tensor, place: float) -> Tensor:
         """Moved by `place` and back again: what resampling alone does."""
         return self(self(images, place), -place)

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from vpgcnn.analysis.moves import Moves
-from vpgcnn.analysis.scores import Predict, probabilities
+from vpgcnn.analysis.scores import Predict, gap, probabilities, reliability_of
+from vpgcnn.errors import UserError
 
 __all__ = ["Orbit", "follow"]
 
@@ -28,7 +29,8 @@ __all__ = ["Orbit", "follow"]
 class Orbit:
     """What a classifier says of N images at each of M places.
 
-    labels: `(N,)`. guesses: `(M, N)`. confidence: `(M, N)`, in the label. distance: `(M, N)`, how far the
+    labels: `(N,)`. guesses: `(M, N)`. confidence: `(M, N)`, in the label; certainty: `(M, N)`, in the guess; brier:
+    `(M, N)`, Σ over classes of (p − 1[label])². distance: `(M, N)`, how far the
     probabilities are from those of the image as it is (total variation, 0 to 1): the invariance error. floor:
     `(M, N)`, the same for the image moved there and back, which is what resampling alone does. averaged: `(N,)`, the
     confidence in the label of the mean prediction over all places; averaged_guess: `(N,)`.
@@ -39,6 +41,8 @@ class Orbit:
     labels: Tensor
     guesses: Tensor
     confidence: Tensor
+    certainty: Tensor
+    brier: Tensor
     distance: Tensor
     floor: Tensor
     averaged: Tensor
@@ -69,6 +73,18 @@ class Orbit:
         whole = float(self.losses.mean())
         invariant = float(-self.averaged.clamp_min(1e-12).log().mean())
         return max(0.0, 1 - invariant / whole) if whole > 0 else 0.0
+
+    def calibration(self, place: int | None = None) -> dict[str, Any]:
+        """NLL (nats), Brier score and calibration error per image at one place, or over all; bins of `reliability`."""
+        at = slice(None) if place is None else place
+        right, sure = self.right[at].flatten(), self.certainty[at].flatten()
+        bins = reliability_of(sure, right)
+        return {
+            "nll": float(self.losses[at].mean()),
+            "brier": float(self.brier[at].mean()),
+            "ece": gap(bins),
+            "reliability": bins.tolist(),
+        }
 
     def errors(self, chosen: Tensor | None = None) -> dict[str, float]:
         """The invariance error of images (a mask `(N,)`; all): mean, and largest over images and places; the floor."""
@@ -131,7 +147,12 @@ class Orbit:
             },
             "worst_class": worst["class"],
             "consistency": float(self.consistency.mean()),
-            "error": self.errors(),
+            "error": {
+                **self.errors(),
+                "at": self.distance.mean(dim=1).tolist(),
+                "floor_at": self.floor.mean(dim=1).tolist(),
+            },
+            "calibration": {"as it is": self.calibration(0), "over all": self.calibration()},
             "loss": {
                 "as it is": float(self.losses[0].mean()),
                 "mean": float(self.losses.mean()),
@@ -165,12 +186,16 @@ def follow(
         labels = labels.cpu()
         still = probabilities(predict, images)
         total = torch.zeros_like(still)
-        guesses, confidence, distance, back = [], [], [], []
+        guesses, certainty, confidence, squares, distance, back = [], [], [], [], [], []
         for place in moves.places:
             chances = still if place == 0 else probabilities(predict, moves(images, place))
             total += chances
-            guesses.append(chances.argmax(dim=1))
-            confidence.append(chances.gather(1, labels[:, None])[:, 0])
+            sure, guess = chances.max(dim=1)
+            guesses.append(guess)
+            certainty.append(sure)
+            own = chances.gather(1, labels[:, None])[:, 0]
+            confidence.append(own)
+            squares.append(chances.square().sum(dim=1) - 2 * own + 1)
             distance.append(_apart(chances, still))
             returned = floor and place != 0
             again = probabilities(predict, moves.there_and_back(images, place)) if returned else still
@@ -178,10 +203,12 @@ def follow(
         mean = total / len(moves.places)
         keep(
             labels=labels, guesses=torch.stack(guesses), confidence=torch.stack(confidence),
-            distance=torch.stack(distance), floor=torch.stack(back),
-            averaged=mean.gather(1, labels[:, None])[:, 0], averaged_guess=mean.argmax(dim=1),
+            certainty=torch.stack(certainty), brier=torch.stack(squares), distance=torch.stack(distance),
+            floor=torch.stack(back), averaged=mean.gather(1, labels[:, None])[:, 0], averaged_guess=mean.argmax(dim=1),
         )  # fmt: skip
         told(len(labels))
+    if not kept:
+        raise UserError("there is no image to look at")
     whole = {name: torch.cat(parts, dim=-1) for name, parts in kept.items()}
     return Orbit(moves=moves, classes=tuple(classes), **whole)
 

@@ -7,7 +7,16 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["brier", "calibration_error", "nll", "orbit_probabilities", "probabilities"]
+__all__ = [
+    "brier",
+    "calibration_error",
+    "gap",
+    "nll",
+    "orbit_probabilities",
+    "probabilities",
+    "reliability",
+    "reliability_of",
+]
 
 Predict = Callable[[Tensor], Tensor]
 """From images `(B, C, H, W)` to logits `(B, classes)`."""
@@ -48,7 +57,12 @@ def brier(chances: Tensor, labels: Tensor) -> float:
 
 def calibration_error(chances: Tensor, labels: Tensor, bins: int = 15) -> float:
     """Expected calibration error, from 0 to 1: the gap of confidence and accuracy, over bins of equal width."""
-    confidence, accuracy, share = reliability(chances, labels, bins).unbind(1)
+    return gap(reliability(chances, labels, bins))
+
+
+def gap(bins: Tensor) -> float:
+    """Of bins of `reliability`, the mean distance of confidence and accuracy."""
+    confidence, accuracy, share = bins.unbind(1)
     return float((share * (confidence - accuracy).abs()).sum())
 
 
@@ -58,9 +72,13 @@ def reliability(chances: Tensor, labels: Tensor, bins: int = 15) -> Tensor:
     A bin without images has 0 everywhere.
     """
     confidence, guess = chances.max(dim=1)
-    right = (guess == labels).to(chances.dtype)
+    return reliability_of(confidence, (guess == labels).to(chances.dtype), bins)
+
+
+def reliability_of(confidence: Tensor, right: Tensor, bins: int = 15) -> Tensor:
+    """The same from the confidence of each guess and whether it is right, both `(N,)`."""
     place = (confidence * bins).long().clamp(0, bins - 1)
     each = torch.stack([confidence, right, torch.ones_like(right)], dim=1)
-    sums = torch.zeros(bins, 3, dtype=chances.dtype).index_add(0, place, each)
+    sums = torch.zeros(bins, 3, dtype=confidence.dtype).index_add(0, place, each)
     counts = sums[:, 2:].clamp_min(1)
-    return torch.cat([sums[:, :2] / counts, sums[:, 2:] / len(labels)], dim=1)
+    return torch.cat([sums[:, :2] / counts, sums[:, 2:] / len(right)], dim=1)

@@ -53,12 +53,12 @@ def demo(out: Path, epochs: int | None, seed: int, step: int, *, fresh: bool) ->
     from vpgcnn.data import load
     from vpgcnn.experiments.digits import curves_of, theta_of
     from vpgcnn.report.digits import Facts, curves_svg, page
+    from vpgcnn.serial import write_bytes
     from vpgcnn.training.checkpoint import load_model
     from vpgcnn.training.loop import train
     from vpgcnn.training.progress import Progress
     from vpgcnn.training.recipes import demo_recipe
     from vpgcnn.training.run import chosen_weights
-    from vpgcnn.training.serial import write_bytes
 
     if step < 1 or 180 % step:
         raise UserError(f"step must divide 180, got {step}")

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
     model, card, data = load_run(options.run)
     from accelerate import Accelerator
 
-    from vpgcnn.analysis.levels import read_theta
+    from vpgcnn.analysis.reading import read_theta
     from vpgcnn.data import DATASETS, load
     from vpgcnn.training.loop import evaluate
 

@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
     model, card, _ = load_run(options.run)
     import torch
 
-    from vpgcnn.analysis.levels import read_theta
+    from vpgcnn.analysis.reading import read_theta
     from vpgcnn.data.own import read_image
 
     read, errors = [], {}

@@ -43,10 +43,10 @@ def main(arguments: list[str]) -> int:
         raise UserError(f"which table or figure? choose from {', '.join(REPRODUCTIONS)}")
     chosen = reproduction(options.name)
     from vpgcnn.experiments.runner import Places, run
+    from vpgcnn.serial import read_json
     from vpgcnn.training.checks import check_threads
     from vpgcnn.training.loop import Interrupted
     from vpgcnn.training.progress import Progress
-    from vpgcnn.training.serial import read_json
 
     check_threads(options.threads)
     if isinstance(chosen, Experiment):

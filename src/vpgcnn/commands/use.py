@@ -7,10 +7,10 @@ from pathlib import Path
 from torch import nn
 
 from vpgcnn.data.config import DataConfig
+from vpgcnn.serial import from_json, read_json
 from vpgcnn.training.checkpoint import Card, load_model
 from vpgcnn.training.config import TrainConfig
 from vpgcnn.training.run import chosen_weights
-from vpgcnn.training.serial import from_json, read_json
 
 __all__ = ["fingerprint_of", "load_run"]
 

@@ -17,22 +17,28 @@ __all__ = ["Dataset", "Split", "held_out"]
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """images: `(N, C, H, W)` of bytes, 0–255. labels: `(N,)` of whole numbers."""
+    """images: `(N, C, H, W)` of bytes, 0–255. labels: `(N,)` of whole numbers.
+
+    reach: `(N,)`, where it is known, the share of all rotations by which an image may be turned, from 0 to 1.
+    """
 
     images: Tensor
     labels: Tensor
+    reach: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.images.dim() != 4 or self.images.dtype != torch.uint8:
             raise UserError(f"images are N×C×H×W bytes, got {self.images.dtype} {tuple(self.images.shape)}")
         if self.labels.shape != (len(self.images),):
             raise UserError(f"{len(self.images)} images, but labels of shape {tuple(self.labels.shape)}")
+        if self.reach is not None and self.reach.shape != self.labels.shape:
+            raise UserError(f"{len(self.images)} images, but ranges of shape {tuple(self.reach.shape)}")
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, index: Tensor | slice) -> Split:
-        return Split(self.images[index], self.labels[index])
+        return Split(self.images[index], self.labels[index], None if self.reach is None else self.reach[index])
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,9 +92,14 @@ class Dataset:
         train = self.train
         if train.images.shape[-1] != self.size:
             pixels = F.interpolate(train.images.float(), (self.size, self.size), mode="bilinear", antialias=True)
-            train = Split(pixels.round().to(torch.uint8), train.labels)
+            train = replace(train, images=pixels.round().to(torch.uint8))
         parts = train, self.validation, self.test
-        return Split(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
+        known = [part.reach for part in parts if part.reach is not None]
+        return Split(
+            torch.cat([part.images for part in parts]),
+            torch.cat([part.labels for part in parts]),
+            torch.cat(known) if len(known) == len(parts) else None,
+        )
 
     def fingerprint(self) -> str:
         """A short hash of all images and labels: another one means other data."""

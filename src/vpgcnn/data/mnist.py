@@ -121,4 +121,5 @@ def turned(sixes: Tensor, sevens: Tensor) -> Split:
     """6 → 6, 6 turned by 180° → 9, 7 → 7, 7 turned by 180° → 7."""
     parts = [sixes, sevens, sevens.rot90(2, (-2, -1)), sixes.rot90(2, (-2, -1))]
     labels = [torch.full((len(part),), label) for part, label in zip(parts, (0, 1, 1, 2), strict=True)]
-    return Split(torch.cat(parts), torch.cat(labels))
+    reach = [torch.full((len(part),), share) for part, share in zip(parts, (0.5, 1.0, 1.0, 0.5), strict=True)]
+    return Split(torch.cat(parts), torch.cat(labels), torch.cat(reach))

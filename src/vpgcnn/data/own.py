@@ -19,7 +19,7 @@ from vpgcnn.data.base import Dataset, Split, held_out
 from vpgcnn.data.config import DataConfig
 from vpgcnn.errors import UserError
 
-__all__ = ["load_arrays", "load_folder", "read_image"]
+__all__ = ["class_folders", "image_files", "load_arrays", "load_folder", "read_image"]
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
 HIDDEN = (".ipynb_checkpoints", "__MACOSX")
@@ -78,15 +78,15 @@ def load_folder(config: DataConfig, folder: Path) -> Dataset:
     parts = {part: folder / part for part in ("train", "validation", "test") if (folder / part).is_dir()}
     if "train" not in parts:
         parts = {"": folder}
-    classes = _classes(parts.get("train", folder))
+    classes = class_folders(parts.get("train", folder))
     read: dict[str, Split] = {}
     size, channels = config.size, None
     for part, where in parts.items():
-        paths = [(path, label) for label, name in enumerate(classes) for path in _images(where / name)]
+        paths = [(path, label) for label, name in enumerate(classes) for path in image_files(where / name)]
         if not paths:
             raise UserError(f"no image in {where}")
         strange = [
-            path.name for path in sorted(where.iterdir()) if _images(path) and path.name not in (*classes, *HIDDEN)
+            path.name for path in sorted(where.iterdir()) if image_files(path) and path.name not in (*classes, *HIDDEN)
         ]
         if strange:
             raise UserError(f"{where / strange[0]} is a class that {parts.get('train', folder)} does not have")
@@ -112,18 +112,20 @@ def _channels(paths: list[Path]) -> int:
     return max(read_image(path).shape[0] for path in paths)
 
 
-def _classes(folder: Path) -> tuple[str, ...]:
+def class_folders(folder: Path) -> tuple[str, ...]:
+    """The names of the folders that hold images, sorted: the classes."""
     try:
         names = sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name not in HIDDEN)
     except OSError as error:
         raise UserError(f"cannot read {folder}: {error.strerror}") from error
-    names = [name for name in names if _images(folder / name)]
+    names = [name for name in names if image_files(folder / name)]
     if len(names) < 2:
         raise UserError(f"{folder} needs a folder of images for each of at least 2 classes, found {len(names)}")
     return tuple(names)
 
 
-def _images(folder: Path) -> list[Path]:
+def image_files(folder: Path) -> list[Path]:
+    """The images that lie in a folder, sorted."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())

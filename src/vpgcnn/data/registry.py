@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from vpgcnn.data import cifar, colormnist, flowers, mnist, own
+from vpgcnn.data import cifar, colormnist, flowers, mnist, own, ranges
 from vpgcnn.data.base import Dataset
 from vpgcnn.data.config import DataConfig
 from vpgcnn.data.files import Archive, PublishedFile, data_directory
@@ -29,6 +29,9 @@ DATASETS = {
     "mnist": Entry(mnist.load_mnist, mnist.FILES, None, "70,000 handwritten digits"),
     "mnist67-180": Entry(
         mnist.load_mnist67, mnist.FILES, None, "6s and 7s of MNIST, upright and turned by 180°: 6 becomes 9, 7 stays 7"
+    ),
+    "mnist-ranges": Entry(
+        ranges.load_ranges, mnist.FILES, None, "4s and 7s in three sizes: the size says how far one may be turned"
     ),
     "colormnist-lt": Entry(
         colormnist.load_long_tailed, mnist.FILES, None, "digits in red, green and blue, 30 classes of 1 to 150 images"

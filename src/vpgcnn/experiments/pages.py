@@ -11,8 +11,8 @@ from vpgcnn.errors import UserError
 from vpgcnn.experiments.base import Experiment, Row
 from vpgcnn.report import interactive, png
 from vpgcnn.report.chart import Chart
+from vpgcnn.serial import write_bytes, write_json
 from vpgcnn.training.progress import Quiet
-from vpgcnn.training.serial import write_bytes, write_json
 
 __all__ = ["budget_of", "data_of", "draw", "keep", "page", "text_of"]
 

@@ -10,9 +10,10 @@ from vpgcnn.experiments.base import Arm, Count, Experiment, Reproduction, View
 from vpgcnn.experiments.colors import measure_colors, table_colors
 from vpgcnn.experiments.cost import measure_cost, table_cost
 from vpgcnn.experiments.digits import measure_digits, table_digits
-from vpgcnn.experiments.notes import COLORMNIST, COST, DIGITS, FLOWERS, STABILITY
+from vpgcnn.experiments.notes import COLORMNIST, COST, DIGITS, FLOWERS, RANGES, STABILITY
 from vpgcnn.experiments.photographs import measure_photographs, table_photographs
 from vpgcnn.experiments.principle import LAMBDAS, arm_of, chart_principle, measure_principle, table_principle
+from vpgcnn.experiments.ranges import chart_ranges, measure_ranges, table_ranges
 from vpgcnn.experiments.stability import chart_stability, follow, measure_nothing, table_stability
 from vpgcnn.experiments.views import (
     ADAAUG,
@@ -258,6 +259,18 @@ EXPERIMENTS = {
         history=follow,
         chart=chart_stability,
         notes={"cpu": STABILITY},
+    ),
+    "fig-ranges": Experiment(
+        "digits whose range of rotations is known, image by image: does θ find its order? (not in the paper)",
+        "mnist-ranges",
+        {"variational": _variational, "learned": _learned, "full": _full},
+        (0, 1, 2),
+        measure_ranges,
+        table_ranges,
+        {"cpu": "fig-ranges", "paper": "fig-ranges-paper"},
+        fewer={"learned": (0,), "full": (0,)},
+        chart=chart_ranges,
+        notes={"cpu": RANGES},
     ),
     "fig-principle": Experiment(
         "the weight of the KL is swept: windows widen until the classification loss is touched",

@@ -21,12 +21,12 @@ from vpgcnn.errors import UserError
 from vpgcnn.experiments.base import Experiment, Reproduction, Row, View
 from vpgcnn.experiments.pages import budget_of, data_of, draw, keep, page, text_of
 from vpgcnn.experiments.registry import EXPERIMENTS
+from vpgcnn.serial import from_json, read_json, to_json, write_json
 from vpgcnn.training.checkpoint import load_model
 from vpgcnn.training.config import TrainConfig, settled
 from vpgcnn.training.loop import Interrupted, train
 from vpgcnn.training.progress import Quiet
 from vpgcnn.training.run import FREE, chosen_weights
-from vpgcnn.training.serial import from_json, read_json, to_json, write_json
 
 __all__ = ["Places", "run"]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -12,31 +10,10 @@ from typing import Any
 import numpy as np
 
 from vpgcnn.report.chart import Chart, Curve, Panel
-from vpgcnn.report.svg import STYLE as DRAWN
+from vpgcnn.report.page import shell, strip, tiles
 from vpgcnn.report.svg import legend, plot, window
 
 __all__ = ["Example", "Facts", "curves_svg", "figure", "page"]
-
-STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --soft: #667; --ground: #fff; --line: #d8dce2; --card: #f5f7fa; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e8eaee; --soft: #a3abb8; --ground: #14171c; --line: #343a44; --card: #1d222a; }
-}
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--ground); max-width: 980px;
-  margin: 0 auto; padding: 1rem 1.2rem 3rem; }
-h1 { line-height: 1.2; margin-bottom: .3rem } h2 { margin: 2.2rem 0 .4rem } p { max-width: 70ch }
-.soft { color: var(--soft) }
-.tiles { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1.2rem 0 }
-.tile { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: .6rem 1rem;
-  flex: 1 1 180px }
-.tile b { display: block; font-size: 1.7rem }
-.row { display: flex; flex-wrap: wrap; gap: .6rem; align-items: flex-start }
-svg { max-width: 100%; height: auto }
-figure { margin: 0; text-align: center }
-table { border-collapse: collapse; font-size: .85rem } td, th { padding: .25rem .4rem; text-align: center }
-td img { width: 56px; height: 56px; image-rendering: pixelated; border-radius: 4px; display: block }
-td.right { color: #009e73 } td.other { color: #d55e00 } .scroll { overflow-x: auto }
-"""
 
 
 @dataclass(frozen=True)
@@ -118,19 +95,21 @@ def figure(rows: Sequence[dict[str, Any]]) -> Chart:
 
 def page(facts: Facts) -> str:
     """The whole report as HTML."""
-    tiles = "".join(f'<div class="tile"><b>{escape(n)}</b>{escape(what)}</div>' for n, what in facts.tiles)
     circles = "".join(
         window(f"{digit}s", float(t.mean()), float(np.quantile(t, 0.1)), float(np.quantile(t, 0.9)))
         for digit, t in facts.theta.items()
     )
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>vpgcnn: which rotations may be used, digit by digit</title><style>{STYLE}{DRAWN}</style></head><body>
-<h1>Which rotations may be used, digit by digit</h1>
+    examples = "".join(
+        strip([f"{a}°" for a in e.angles], f"a {e.truth}\nθ {e.theta:.2f}", e.pixels, e.said, e.truth)
+        for e in facts.examples
+    )
+    return shell(
+        "vpgcnn: which rotations may be used, digit by digit",
+        f"""<h1>Which rotations may be used, digit by digit</h1>
 <p>A 6 turned by 180° is a 9, a 7 turned by 180° is still a 7. A network that ignores every rotation cannot tell 6
 from 9. This one learned, for each image, how much of the circle it may ignore. It was trained on digits at 0° and
 180° only; everything in between is its own conclusion.</p>
-<div class="tiles">{tiles}</div>
+{tiles(facts.tiles)}
 <h2>Confidence against rotation</h2>
 <p class="soft">Lines are means over test digits that were not trained on, bands hold the middle 80 % of them.</p>
 {legend([(name, place > 0) for place, name in enumerate(facts.curves)])}
@@ -142,28 +121,6 @@ the mean (lines), and between which values 80 % of the images lie (dark to pale)
 <h2>Single images</h2>
 <p class="soft">Test digits turned step by step, with what the network says and how sure it is. Green: what it is
 when upright; orange: something else (for a 6 upside down, rightly so). On a small screen the rows scroll.</p>
-<div class="scroll"><table>{"".join(_example(example) for example in facts.examples)}</table></div>
-<p class="soft">{escape(facts.made)}</p>
-</body></html>
-"""
-
-
-def _example(example: Example) -> str:
-    head = "".join(f"<th>{angle}°</th>" for angle in example.angles)
-    images = "".join(f'<td><img src="{_png(pixels)}" alt=""></td>' for pixels in example.pixels)
-    answers = "".join(
-        f'<td class="{"right" if name == example.truth else "other"}">{escape(name)}<br>{confidence:.0%}</td>'
-        for name, confidence in example.said
+<div class="scroll"><table>{examples}</table></div>
+<p class="soft">{escape(facts.made)}</p>""",
     )
-    return (
-        f"<tr><th></th>{head}</tr><tr><th>a {escape(example.truth)}<br>θ {example.theta:.2f}</th>{images}</tr>"
-        f"<tr><th></th>{answers}</tr>"
-    )
-
-
-def _png(pixels: np.ndarray) -> str:
-    from PIL import Image
-
-    stream = io.BytesIO()
-    Image.fromarray(np.rint(np.clip(pixels, 0, 1) * 255).astype(np.uint8)).save(stream, "PNG")
-    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vpgcnn.errors import UserError
 from vpgcnn.models import AugmenterConfig, ModelConfig, augmented, build
-from vpgcnn.training.serial import from_json, to_json, write_bytes
+from vpgcnn.serial import from_json, to_json, write_bytes
 
 __all__ = [
     "Card",

@@ -28,6 +28,7 @@ from vpgcnn.models import Policy, count_parameters
 from vpgcnn.norm import synchronise
 from vpgcnn.objective import Band, DualWeight, Elbo, KlSchedule, log_shares
 from vpgcnn.processes import across
+from vpgcnn.serial import read_json
 from vpgcnn.training.batches import Batches
 from vpgcnn.training.checkpoint import (
     Card,
@@ -45,7 +46,6 @@ from vpgcnn.training.progress import Quiet
 from vpgcnn.training.run import Run, chosen_weights
 from vpgcnn.training.search import load_policy, search_policy
 from vpgcnn.training.seeds import generator, seed_of
-from vpgcnn.training.serial import read_json
 
 __all__ = ["Interrupted", "evaluate", "make_card", "train"]
 

@@ -32,6 +32,9 @@ MNIST67 = TrainConfig(
     epochs=6,
     select="last",
 )
+RANGES = replace(
+    MNIST67, data=DataConfig(name="mnist-ranges"), objective=ObjectiveConfig(start=0.05, peak=0.05, end=0.05)
+)
 CIFAR = TrainConfig(
     data=DataConfig(name="cifar10", augment="crop-flip"),
     model=RESNET_SMALL,
@@ -70,6 +73,11 @@ RECIPES = {
             levels=PAPER_LEVELS,
             epochs=300,
         ),
+    ),
+    "mnist-ranges": Recipe(
+        "4s and 7s in three sizes: how far one may be turned is known, image by image, and is to be found",
+        RANGES,
+        RANGES,
     ),
     "cifar10-se2": Recipe(
         "photographs of ten classes with the SE(2) ResNet",

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from vpgcnn.errors import UserError
+from vpgcnn.serial import from_json, read_json, to_json, write_bytes, write_json
 from vpgcnn.training.checkpoint import read_tensors, save_tensors
 from vpgcnn.training.config import TrainConfig, settled
-from vpgcnn.training.serial import from_json, read_json, to_json, write_bytes, write_json
 
 __all__ = ["Run", "chosen_weights"]
 

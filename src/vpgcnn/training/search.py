@@ -21,6 +21,7 @@ from vpgcnn.errors import UserError
 from vpgcnn.levels import tell_progress
 from vpgcnn.models import Policy, Prediction, moving_group
 from vpgcnn.objective import Elbo, KlSchedule
+from vpgcnn.serial import to_json
 from vpgcnn.training.batches import Batches
 from vpgcnn.training.checkpoint import (
     Card,
@@ -35,7 +36,6 @@ from vpgcnn.training.config import OptimiserConfig, TrainConfig
 from vpgcnn.training.optimisers import make_optimiser, parts_of, rate_factor
 from vpgcnn.training.progress import Quiet
 from vpgcnn.training.seeds import generator, seed_of
-from vpgcnn.training.serial import to_json
 
 __all__ = ["load_policy", "make_policy", "search_policy"]
 

@@ -38,11 +38,18 @@ def read_theta(
     return _read(model, images, theta, _shown(model, all_levels), batch, prepare)
 
 
-def read_weights(model: nn.Module, images: Tensor, *, drawn: bool = False, batch: int = 256) -> dict[str, Tensor]:
+def read_weights(
+    model: nn.Module,
+    images: Tensor,
+    *,
+    drawn: bool = False,
+    batch: int = 256,
+    prepare: Callable[[Tensor], Tensor] = lambda part: part,
+) -> dict[str, Tensor]:
     """The weight of every element for each image: name of the layer → `(N, G)`, rows sum to 1.
 
-    images: `(N, C, H, W)` as the model takes them. drawn: with the noise that training has, for families that have
-    some. Of levels that are not full, on a shared grid. The model is left in evaluation mode.
+    images: `(N, C, H, W)`, prepare: as for `read_theta`. drawn: with the noise that training has, for families that
+    have some. Of levels that are not full, on a shared grid. The model is left in evaluation mode.
     """
 
     def weights(level: nn.Module, q: Distribution | Tensor) -> Tensor:
@@ -51,7 +58,7 @@ def read_weights(model: nn.Module, images: Tensor, *, drawn: bool = False, batch
         return q.weights(grid)
 
     chosen = {name: m for name, m in _shown(model, True).items() if isinstance(m, Level) and not m.per_image}
-    return _read(model, images, weights, chosen, batch, lambda part: part, drawn=drawn)
+    return _read(model, images, weights, chosen, batch, prepare, drawn=drawn)
 
 
 def _shown(model: nn.Module, all_levels: bool) -> dict[str, nn.Module]:

@@ -1,0 +1,290 @@
+"""Any classifier as one function of images in [0, 1]: our runs, a user's module, exported programs, ONNX files."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import io
+import json
+import sys
+import warnings
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vpgcnn.errors import UserError
+from vpgcnn.testing import output_of
+from vpgcnn.training.checkpoint import Card, load_model
+from vpgcnn.training.run import chosen_weights
+
+__all__ = ["Classifier", "open_classifier"]
+
+FORMS = "a run's folder, .safetensors of vpgcnn, MODULE:FUNCTION, file.py:FUNCTION, .pt2, TorchScript (.pt, .ts), .onnx"
+SCRIPTS = (".pt", ".ts", ".torchscript", ".pth", ".jit")
+USUAL = 224
+"""Pixels of a side, where neither the model nor the user says."""
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A classifier of images.
+
+    predict: images `(B, C, H, W)` in [0, 1] to logits `(B, classes)`. size: pixels of a side. classes: the names of
+    the logits where they are known. module: the same as a module that takes images in [0, 1], where it is one that
+    can be looked into; card: of our own networks.
+    """
+
+    name: str
+    predict: Callable[[Tensor], Tensor]
+    size: int
+    channels: int
+    classes: tuple[str, ...] | None = None
+    module: nn.Module | None = None
+    card: Card | None = None
+
+    def check(self) -> int:
+        """How many logits there are: a grey image is shown, and what does not fit is said in a sentence."""
+        pixels = torch.full((2, self.channels, self.size, self.size), 0.5)
+        shown = f"{self.channels}×{self.size}×{self.size}"
+        try:
+            with torch.no_grad():
+                logits = self.predict(pixels)
+        except UserError:
+            raise
+        except Exception as error:
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise UserError(f"{self.name} does not take images of {shown}: {reason[0]} (see --size)") from error
+        if logits.dim() != 2 or len(logits) != 2 or logits.shape[1] < 2:
+            raise UserError(
+                f"{self.name} is no classifier: images 2×{shown} became {tuple(logits.shape)} instead of 2×classes"
+            )
+        if not bool(logits.isfinite().all()):
+            raise UserError(f"{self.name} answers a grey image with numbers that are not finite")
+        return logits.shape[1]
+
+
+class Standardised(nn.Module):
+    """Images in [0, 1] to what a network takes, and its logits."""
+
+    def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        ready = (images - self.mean.to(images)) / self.std.to(images)  # type: ignore[operator]
+        return _logits(self.network(ready))
+
+
+def open_classifier(
+    text: str,
+    *,
+    size: int | None = None,
+    channels: int = 3,
+    mean: Sequence[float] = (0.0,),
+    std: Sequence[float] = (1.0,),
+    device: torch.device | str = "cpu",
+) -> Classifier:
+    """The classifier that a text names. mean, std: what its images are standardised with; ours bring their own."""
+    _check_statistics(mean, std, channels)
+    path = Path(text)
+    if path.suffix == ".onnx" and path.is_file():
+        return _from_onnx(path, size, mean, std)
+    if path.suffix == ".pt2" and path.is_file():
+        return _from_export(path, size, mean, std, device)
+    if path.suffix in SCRIPTS and path.is_file():
+        return _from_script(path, size, channels, mean, std, device)
+    if path.is_dir() or path.suffix == ".safetensors":
+        return _own(path, device)
+    if ":" in text:
+        module = Standardised(_built(text), mean, std).to(device).eval()
+        return _from_module(text, module, size or USUAL, channels, device)
+    raise UserError(f"{text!r} is no classifier: give {FORMS}")
+
+
+def _own(path: Path, device: torch.device | str) -> Classifier:
+    model, card = load_model(chosen_weights(path))
+    module = Standardised(model, [card.mean], [card.std]).to(device).eval()
+    found = _from_module(str(path), module, card.size, card.channels, device)
+    return Classifier(found.name, found.predict, card.size, card.channels, card.classes, module, card)
+
+
+def _from_module(name: str, module: nn.Module, size: int, channels: int, device: torch.device | str) -> Classifier:
+    return Classifier(name, lambda images: module(images.to(device)), size, channels, module=module)
+
+
+def _built(text: str) -> nn.Module:
+    """Call the function that MODULE:FUNCTION or file.py:FUNCTION names: it is the user's own code."""
+    where, _, name = text.rpartition(":")
+    try:
+        if where.endswith(".py"):
+            path = Path(where)
+            if not path.is_file():
+                raise UserError(f"there is no file {where}")
+            spec = importlib.util.spec_from_file_location(path.stem, path)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.path.insert(0, str(path.parent.resolve()))
+            spec.loader.exec_module(module)
+        else:
+            sys.path.insert(0, str(Path.cwd()))
+            module = importlib.import_module(where)
+    except UserError:
+        raise
+    except ModuleNotFoundError as error:
+        raise UserError(f"cannot import {where!r}: {error}; or give {FORMS}") from error
+    except Exception as error:
+        raise UserError(f"cannot import {where!r}: {type(error).__name__}: {error}") from error
+    function = getattr(module, name, None)
+    if function is None:
+        raise UserError(f"{where} has no {name!r}")
+    try:
+        model = function if isinstance(function, nn.Module) else function()
+    except Exception as error:
+        raise UserError(f"{text} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(model, nn.Module):
+        raise UserError(f"{text} is to return a torch.nn.Module, got {type(model).__name__}")
+    return model
+
+
+def _from_script(
+    path: Path,
+    size: int | None,
+    channels: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+    device: torch.device | str,
+) -> Classifier:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch would rather have it exported
+            script = torch.jit.load(str(path), map_location=device)
+    except Exception as error:
+        raise UserError(
+            f"{path} is no TorchScript. What torch.save wrote is not opened, since it could run anything: give "
+            f"MODULE:FUNCTION that builds the model and loads its weights"
+        ) from error
+    module = Standardised(script, mean, std).to(device).eval()
+    found = _from_module(str(path), module, size or USUAL, channels, device)
+    return Classifier(found.name, found.predict, found.size, channels)
+
+
+def _from_export(
+    path: Path, size: int | None, mean: Sequence[float], std: Sequence[float], device: torch.device | str
+) -> Classifier:
+    _refuse_pickles(path)
+    try:
+        program = torch.export.load(str(path))
+        taken = next(node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs)
+        batch, channels, side = (_fixed(taken.meta["val"].shape[axis]) for axis in (0, 1, 2))
+        module = Standardised(program.module(), mean, std).to(device)
+    except Exception as error:
+        raise UserError(f"{path} is no exported program that can be read: {str(error).splitlines()[0]}") from error
+    chosen, channels = _side(path, size, side), channels or 3
+    _check_statistics(mean, std, channels)
+    return Classifier(
+        str(path), lambda images: _in_parts(lambda p: module(p.to(device)), images, batch), chosen, channels
+    )
+
+
+def _refuse_pickles(path: Path) -> None:
+    """An exported program may hold pickles, and torch opens some of them without care: here none is opened."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                content = archive.read(name)
+                if name.endswith(".pt"):
+                    torch.load(io.BytesIO(content), weights_only=True)
+                elif name.endswith("_config.json") and _pickled(json.loads(content)):
+                    raise UserError(f"{path} holds pickled objects, which could run anything")
+                elif "opaque_obj" in name or "custom_obj" in name:
+                    raise UserError(f"{path} holds objects that are no tensors, which could run anything")
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"{path} is no exported program that can be read with care: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _pickled(data: Any) -> bool:
+    if isinstance(data, dict):
+        return data.get("use_pickle") is True or any(map(_pickled, data.values()))
+    return isinstance(data, list) and any(map(_pickled, data))
+
+
+def _from_onnx(path: Path, size: int | None, mean: Sequence[float], std: Sequence[float]) -> Classifier:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise UserError("an ONNX file needs onnxruntime: pip install 'vpgcnn[export]'") from error
+    try:
+        session = onnxruntime.InferenceSession(str(path), providers=onnxruntime.get_available_providers())
+        taken = session.get_inputs()[0]
+        batch, channels, side = (_fixed(taken.shape[axis]) for axis in (0, 1, 2))
+        kind = {"tensor(float)": torch.float32, "tensor(double)": torch.float64, "tensor(float16)": torch.float16}
+        dtype = kind[taken.type]
+    except Exception as error:
+        raise UserError(f"{path} is no ONNX model of images that can be read: {str(error).splitlines()[0]}") from error
+    chosen, channels = _side(path, size, side), channels or 3
+    _check_statistics(mean, std, channels)
+    middle, scale = (torch.tensor(values).view(1, -1, 1, 1) for values in (mean, std))
+
+    def run(images: Tensor) -> Tensor:
+        ready = ((images.cpu() - middle) / scale).to(dtype)
+        return _logits(torch.from_numpy(session.run(None, {taken.name: ready.numpy()})[0]).float())
+
+    return Classifier(str(path), lambda images: _in_parts(run, images, batch), chosen, channels)
+
+
+def _fixed(length: object) -> int | None:
+    """A length that is given in numbers; None where it may be any."""
+    return length if isinstance(length, int) and length > 0 else None
+
+
+def _side(path: Path, size: int | None, own: int | None) -> int:
+    if size is not None and own is not None and size != own:
+        raise UserError(f"{path} takes images of {own}×{own} pixels, got --size {size}")
+    return own or size or USUAL
+
+
+def _in_parts(run: Callable[[Tensor], Tensor], images: Tensor, batch: int | None) -> Tensor:
+    """All images through a model that takes exactly so many at a time; None: any number."""
+    if batch is None:
+        return run(images)
+    rows = []
+    for part in images.split(batch):
+        padded = torch.cat([part, part[:1].expand(batch - len(part), -1, -1, -1)]) if len(part) < batch else part
+        rows.append(run(padded)[: len(part)])
+    return torch.cat(rows)
+
+
+def _logits(output: object) -> Tensor:
+    """The first tensor of an answer; the logarithm of what are probabilities already."""
+    logits = output_of(output)
+    if not isinstance(logits, Tensor):
+        raise UserError(f"a classifier answers with a tensor, got {type(logits).__name__}")
+    if logits.dim() == 2 and bool((logits >= 0).all()):
+        sums = logits.detach().sum(dim=1)
+        if torch.allclose(sums, torch.ones_like(sums), atol=1e-3):
+            return logits.clamp_min(torch.finfo(logits.dtype).tiny).log()
+    return logits
+
+
+def _check_statistics(mean: Sequence[float], std: Sequence[float], channels: int) -> None:
+    for name, values in (("mean", mean), ("std", std)):
+        if len(values) not in (1, channels) or not all(map(_finite, values)):
+            raise UserError(f"--{name} is one number or one for each of {channels} channels, got {list(values)}")
+    if min(std) <= 0:
+        raise UserError(f"--std is above 0, got {list(std)}")
+
+
+def _finite(value: float) -> bool:
+    return value == value and abs(value) != float("inf")
