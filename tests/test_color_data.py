@@ -95,6 +95,7 @@ def test_the_official_split_and_the_centre_of_each_image(garden: Path) -> None:
     assert dataset.test.labels.tolist() == [101, 1]
     assert dataset.classes == FLOWERS
     assert len(set(FLOWERS)) == 102
+    assert not any("\n" in name for name in FLOWERS)
     brightness = dataset.test.images.float().mean(dim=(1, 2, 3)).tolist()
     assert brightness == pytest.approx([240, 200], abs=3)  # nothing of the dark sides
 

@@ -100,6 +100,7 @@ ORDER = [
     "experiments.ranges",
     "experiments.stability",
     "experiments.cost",
+    "experiments.witness",
     "experiments.claims",
     "experiments.views",
     "experiments.pages",

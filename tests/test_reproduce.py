@@ -33,6 +33,9 @@ def tiny_data(config: DataConfig, directory: Path | None = None) -> Dataset:
     """Noise in the shape of a dataset: a few images of a few of its classes."""
     classes, channels, size = {
         "mnist67-180": (("6", "7", "9"), 1, 28),
+        "mnist-ranges": (("4", "4 turned", "7", "7 turned"), 1, 28),
+        "mnist": (tuple("0123456789"), 1, 28),
+        "colormnist": (tuple(f"c{number}" for number in range(30)), 3, 28),
         "colormnist-lt": (tuple(f"c{number}" for number in range(30)), 3, 28),
         "flowers102": (CLASSES, 3, 32),
         "cifar10": (tuple(f"c{number}" for number in range(10)), 3, 32),
@@ -45,7 +48,8 @@ def tiny_data(config: DataConfig, directory: Path | None = None) -> Dataset:
 
     def part(count: int) -> Split:
         images = torch.randint(0, 256, (count, channels, size, size), dtype=torch.uint8, generator=generator)
-        return Split(images, some[torch.arange(count) % len(some)])
+        reach = torch.tensor([0.25, 0.5, 1.0])[torch.arange(count) % 3] if config.name == "mnist-ranges" else None
+        return Split(images, some[torch.arange(count) % len(some)], reach)
 
     parts = part(10), part(6), part(12)
     return Dataset(config.name, classes, *parts, (f"{config.name}, made up",), 0.5, 0.3)
@@ -354,6 +358,28 @@ def test_costs_are_counted(monkeypatch: pytest.MonkeyPatch, places: runner.Place
     assert all(row["bytes"] > 0 for row in rows)
     with pytest.raises(UserError, match="no arms to train"):
         runner.run(registry.COUNTS["table-cost"], "table-cost", places, preset="cpu", arms=["ResNet"])
+
+
+def test_what_the_data_say_is_measured_on_those_that_are_here(
+    monkeypatch: pytest.MonkeyPatch, places: runner.Places
+) -> None:
+    def some(config: DataConfig) -> Dataset:
+        if config.name == "cifar10":
+            raise UserError("no cifar here")
+        return tiny_data(config)
+
+    monkeypatch.setattr("vpgcnn.experiments.witness.load", some)
+    target = runner.run(registry.COUNTS["table-evidence"], "table-evidence", places, preset="cpu")
+    rows = checked(target, "table-evidence", figure=False)["rows"]
+    assert [row["arm"].split(",")[0] for row in rows] == [
+        "mnist67-180",
+        "mnist",
+        "colormnist",
+        "flowers102",
+        "flowers102",
+    ]
+    assert all(0 <= row["free"] <= 1 and row["matters"] is not True for row in rows)  # it is noise
+    assert "cifar10 is left out: no cifar here" in places.progress.lines  # type: ignore[attr-defined]
 
 
 def test_parameters_are_the_papers() -> None:

@@ -50,6 +50,12 @@ class Evidence:
         difference = self.as_is - self.free
         return cautious(difference if chosen is None else difference[chosen])
 
+    @property
+    def share(self) -> float:
+        """Of what neighbours know beyond chance, the share that is lost when they may be moved: from 0 to 1."""
+        known = float(self.as_is.mean()) - self.chance
+        return min(1.0, max(0.0, self.told()[0] / known)) if known > 0 else 0.0
+
     def matters(self, chosen: Tensor | None = None) -> bool | None:
         """Whether the place on the circle tells the class: yes, no, or None where these images cannot say.
 

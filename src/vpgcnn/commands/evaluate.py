@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
     model, card, data = load_run(options.run)
     from accelerate import Accelerator
 
-    from vpgcnn.analysis.reading import read_theta
+    from vpgcnn.analysis import against_truth, read_theta
     from vpgcnn.data import DATASETS, load
     from vpgcnn.training.loop import evaluate
 
@@ -71,6 +71,11 @@ def main(arguments: list[str]) -> int:
     result["theta_of_all"] = {
         layer: round(float(values[0].mean()), 4) for layer, values in shared.items() if layer not in theta
     }
+    if split.reach is not None and theta:
+        result["against_truth"] = {
+            layer: {key: round(value, 4) for key, value in against_truth(values[:, 0], split.reach).items()}
+            for layer, values in theta.items()
+        }
     if options.json:
         print_json(result)
         return 0
@@ -85,6 +90,11 @@ def main(arguments: list[str]) -> int:
         rows = [("class", *result["theta"])]
         rows += [(name, *(f"{values[name]:.3f}" for values in result["theta"].values())) for name in names]
         table(rows)
+    for layer, found in result.get("against_truth", {}).items():
+        print(  # noqa: T201
+            f"θ of {layer} against the true range of each image: rank correlation {found['rank_correlation']:.3f}, "
+            f"mean distance {found['error']:.3f}, overlap of the windows {found['overlap']:.3f}"
+        )
     if result["theta_of_all"]:
         listed = ", ".join(f"{layer} {value:.3f}" for layer, value in result["theta_of_all"].items())
         print(f"\nθ, the same for all images: {listed}")  # noqa: T201

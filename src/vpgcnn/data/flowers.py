@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -50,7 +49,7 @@ tree poppy, gazania, azalea, water lily, rose, thorn apple, morning glory, passi
 anthurium, frangipani, clematis, hibiscus, columbine, desert-rose, tree mallow, magnolia, cyclamen, watercress,
 canna lily, hippeastrum, bee balm, ball moss, foxglove, bougainvillea, camellia, mallow, mexican petunia, bromelia,
 blanket flower, trumpet creeper, blackberry lily"""
-CLASSES = tuple(re.split(r",\s+", _NAMES))
+CLASSES = tuple(_NAMES.replace("\n", " ").split(", "))
 
 
 def load_flowers(config: DataConfig, root: Path) -> Dataset:

@@ -28,10 +28,10 @@ JITTER = 5.0
 def load_ranges(config: DataConfig, root: Path) -> Dataset:
     """4s and 7s in three sizes. The size says how far a digit may be turned before it counts as "turned".
 
-    Every digit is there twice. Of those that may be turned at will, at two of the four quarters; of the others,
-    upright and at a quarter where the label is another. Where the change happens in between is not in the data: half
-    way is the only answer without a preference. The size and the label are independent, and so are the size and the
-    digit: a level that is right must look at the image, and not at its class.
+    Every digit is there twice. Of those that may be turned at will, at two of eight angles; of the others, upright
+    and at an angle where the label is another. Where the change happens in between is not in the data: half way is the
+    only answer without a preference. The size and the digit are independent: a level that is right must look
+    at the image, and not at which digit it is.
     """
     train, test, note = digits(root, config.source)
     base = [train.images[train.labels == digit] for digit in DIGITS]

@@ -12,8 +12,12 @@ LISTED = 5
 ADVICE = {
     "keep": "Nothing has to be done.",
     "help": "A {kind}-equivariant model would help: nothing is lost by ignoring {kind} here.",
-    "partial": "A fully {kind}-equivariant model would hurt, because {what} is a part of the label. Robustness is to "
-    "be had image by image only: from a partially equivariant model, which learns for each how much to ignore.",
+    "hurt": "A fully {kind}-equivariant model would hurt, because {what} is the label, for the most part ({share:.0%} "
+    "of what neighbours know). Robustness is to be had image by image only: from a partially equivariant model, which "
+    "learns for each how much to ignore.",
+    "partial": "A fully {kind}-equivariant model may help or hurt: it cannot see {what}, and that is a part of the "
+    "label ({share:.0%} of what neighbours know). A partially equivariant model learns for each image how much to "
+    "ignore.",
     "open": "These images cannot say whether ignoring {kind} would help or hurt: the difference is within its error. A "
     "partially equivariant model learns it.",
     "blind": "It ignores {kind}, although {what} tells the class of some images: a model that looks at it could be "
@@ -22,7 +26,7 @@ ADVICE = {
 
 
 def verdict(study: Study) -> dict[str, Any]:
-    """headline, sentences, and the advice: keep, help, partial, open or blind (see `ADVICE`)."""
+    """headline, sentences, and the advice: keep, help, partial, hurt, open or blind (see `ADVICE`)."""
     kind: str = study.kind
     what = "colour" if study.kind == "hue" else "which way up it is"
     said, rows = study.orbit.summary(), study.classes()
@@ -57,8 +61,9 @@ def verdict(study: Study) -> dict[str, Any]:
         f"when each may be {'shifted in hue' if kind == 'hue' else 'turned'} to fit (chance: "
         f"{study.witness.chance:.1%}). So {what} {_tells(tells)} ({100 * mean:+.1f} ± {100 * error:.1f} points)."
     )
-    key = _advice(bool(sensitive) or every, tells)
-    if key == "partial":
+    share = study.witness.share
+    key = _advice(bool(sensitive) or every, tells, share)
+    if key in ("partial", "hurt"):
         free = [row["class"] for row in sensitive if row["circle_tells"] is False]
         bound = [row["class"] for row in sensitive if row["circle_tells"] is True]
         sentences += [
@@ -71,7 +76,7 @@ def verdict(study: Study) -> dict[str, Any]:
         "headline": headline,
         "sentences": sentences,
         "advice": key,
-        "text": ADVICE[key].format(kind=kind, what=what),
+        "text": ADVICE[key].format(kind=kind, what=what, share=share),
     }
 
 
@@ -86,7 +91,7 @@ def _tells(matters: bool | None) -> str:
     ]
 
 
-def _advice(sensitive: bool, tells: bool | None) -> str:
+def _advice(sensitive: bool, tells: bool | None, share: float) -> str:
     if not sensitive:
         return "blind" if tells else "keep"
-    return {True: "partial", False: "help", None: "open"}[tells]
+    return {True: "hurt" if share > 0.5 else "partial", False: "help", None: "open"}[tells]

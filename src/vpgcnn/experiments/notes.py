@@ -1,6 +1,6 @@
 """What a reader of a table has to know of its arms and numbers."""
 
-__all__ = ["COLORMNIST", "COST", "DIGITS", "FLOWERS", "RANGES", "STABILITY"]
+__all__ = ["COLORMNIST", "COST", "DIGITS", "FLOWERS", "RANGES", "STABILITY", "WITNESS"]
 
 DIGITS = """\
 Arms: a level for each image (variational), one for all images (learned), full equivariance; the same network without
@@ -49,4 +49,10 @@ additions) at 224 pixels and full width, as in the paper; "as run here" is with 
 weights. Time and peak memory of a training step, which the paper does not give, with the size, batch and width that the
 JSON file says, networks taking turns in one process. InstaAug's ranges are predicted by a ResNet18 here, as in the
 paper's count; in the experiments of the cpu preset a small network does it.\
+"""
+WITNESS = """\
+The class of each test image is guessed from its five nearest neighbours among the others: by how much of each hue it
+has, or by its coarse shape in polar coordinates. Once they are taken as they are, once each is moved along the circle
+to where it fits best. What is lost is what the place on the circle tells (in brackets: as a share of what they know
+beyond chance).\
 """

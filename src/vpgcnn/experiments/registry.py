@@ -10,7 +10,7 @@ from vpgcnn.experiments.base import Arm, Count, Experiment, Reproduction, View
 from vpgcnn.experiments.colors import measure_colors, table_colors
 from vpgcnn.experiments.cost import measure_cost, table_cost
 from vpgcnn.experiments.digits import measure_digits, table_digits
-from vpgcnn.experiments.notes import COLORMNIST, COST, DIGITS, FLOWERS, RANGES, STABILITY
+from vpgcnn.experiments.notes import COLORMNIST, COST, DIGITS, FLOWERS, RANGES, STABILITY, WITNESS
 from vpgcnn.experiments.photographs import measure_photographs, table_photographs
 from vpgcnn.experiments.principle import LAMBDAS, arm_of, chart_principle, measure_principle, table_principle
 from vpgcnn.experiments.ranges import chart_ranges, measure_ranges, table_ranges
@@ -31,6 +31,7 @@ from vpgcnn.experiments.views import (
     table_errors,
     table_examples,
 )
+from vpgcnn.experiments.witness import measure_witness, table_witness
 from vpgcnn.models import AugmenterConfig, ColorConfig, ordinary
 from vpgcnn.report.digits import figure
 from vpgcnn.training.config import TrainConfig
@@ -342,6 +343,12 @@ VIEWS = {
     ),
 }
 COUNTS = {
+    "table-evidence": Count(
+        "what the datasets themselves say of rotation and hue, without any network (not in the paper)",
+        measure_witness,
+        table_witness,
+        notes=WITNESS,
+    ),
     "table-cost": Count(
         "parameters, operations, time and memory of the networks of Flowers102",
         measure_cost,

@@ -13,7 +13,7 @@ from vpgcnn.report.chart import CONFIDENCE, HUE, ROTATION, BarPanel, Bars, Chart
 from vpgcnn.report.page import shell, sorted_table, strip, tiles
 from vpgcnn.report.svg import draw, plot
 
-__all__ = ["Shown", "around", "charts", "page"]
+__all__ = ["Shown", "around", "page", "panels"]
 
 TOLD = {True: "yes", False: "no", None: "cannot say"}
 
@@ -44,7 +44,7 @@ def around(places: Sequence[float], whole: float, values: Sequence[float]) -> tu
     return [place for place, _ in pairs], [value for _, value in pairs]
 
 
-def charts(found: dict[str, Any], whole: float) -> Chart:
+def panels(found: dict[str, Any], whole: float) -> list[Panel]:
     """Accuracy and the invariance error along the circle."""
     axis = ROTATION if found["unit"] == "°" else HUE
     places, accuracy = around(found["places"], whole, found["accuracy"]["at"])
@@ -53,10 +53,10 @@ def charts(found: dict[str, Any], whole: float) -> Chart:
     level = [found["accuracy"]["as it is"]] * len(places)
     right = [Curve("accuracy", accuracy), Curve("accuracy as it is", level, dashed=True)]
     moved = [Curve("change of its answer", error), Curve("of it, by resampling alone", floor, dashed=True)]
-    return Chart([
+    return [
         Panel("Accuracy along the circle", places, right, axis, up_to("accuracy")),
         Panel("How far its answer moves (0: not at all, 1: entirely)", places, moved, axis, CONFIDENCE),
-    ])  # fmt: skip
+    ]
 
 
 def layers(found: dict[str, Any]) -> str:
@@ -104,7 +104,7 @@ def page(
 <p class="say">{escape(verdict["text"])}</p>
 {tiles(numbers)}
 <h2>Along the circle</h2>
-{draw(charts(found, whole))}
+<div class="row">{"".join(draw(Chart([panel])) for panel in panels(found, whole))}</div>
 <h2>Class by class</h2>
 <p class="soft">Click on a head to sort. “Sensitive”: it loses at least 5 points of accuracy over the circle, and twice
 the standard error of that. “{"Colour" if kind == "hue" else "Direction"} tells”: whether neighbours that are alike find
@@ -144,16 +144,16 @@ def _strips(title: str, images: Sequence[Shown], found: dict[str, Any]) -> str:
     unit = found["unit"]
     heads = [f"{place:.0f}°" if unit == "°" else f"{place:.2f}" for place in found["places"]]
     axis, whole = (ROTATION, 360.0) if unit == "°" else (HUE, 1.0)
-    parts = []
+    strips, curves = [], []
     for image in images:
-        places, values = around(found["places"], whole, image.confidence)
-        curve = plot(
-            Panel(f"confidence: {image.truth}", places, [Curve("confidence", values)], axis), width=320, height=200
-        )
         name = f"{image.truth}\n{image.file.rsplit('/', 1)[-1]}\nmoves {image.error:.2f}"
-        table = f"<table>{strip(heads, name, image.pixels, image.said, image.truth)}</table>"
-        parts.append(f'<div class="scroll">{table}</div><div>{curve}</div>')
-    return f'<h2>{escape(title)}</h2><p class="soft">Green: its own class; orange: another.</p>' + "".join(parts)
+        strips.append(strip(heads, name, image.pixels, image.said, image.truth))
+        places, values = around(found["places"], whole, image.confidence)
+        panel = Panel(f"{image.truth}: confidence", places, [Curve("confidence", values)], axis)
+        curves.append(plot(panel, width=300, height=180))
+    return f"""<h2>{escape(title)}</h2>
+<p class="soft">Green: its own class; orange: another. Below, the confidence in its own class, in the same order.</p>
+<div class="scroll"><table class="strip">{"".join(strips)}</table></div><div class="row">{"".join(curves)}</div>"""
 
 
 def _left_out(found: dict[str, Any]) -> str:

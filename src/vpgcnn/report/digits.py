@@ -121,6 +121,6 @@ the mean (lines), and between which values 80 % of the images lie (dark to pale)
 <h2>Single images</h2>
 <p class="soft">Test digits turned step by step, with what the network says and how sure it is. Green: what it is
 when upright; orange: something else (for a 6 upside down, rightly so). On a small screen the rows scroll.</p>
-<div class="scroll"><table>{examples}</table></div>
+<div class="scroll"><table class="strip">{examples}</table></div>
 <p class="soft">{escape(facts.made)}</p>""",
     )

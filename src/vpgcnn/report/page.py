@@ -32,6 +32,9 @@ svg { max-width: 100%; height: auto }
 figure { margin: 0; text-align: center }
 table { border-collapse: collapse; font-size: .85rem } td, th { padding: .25rem .4rem; text-align: center }
 td img { width: 56px; height: 56px; border-radius: 4px; display: block } img.pixels { image-rendering: pixelated }
+table.strip td { max-width: 66px; overflow-wrap: anywhere; hyphens: auto; vertical-align: top; line-height: 1.25;
+  font-size: .75rem }
+table.strip th { min-width: 60px }
 td.right { color: #009e73 } td.other { color: #d55e00 } .scroll { overflow-x: auto } .tall { max-height: 32rem;
   overflow: auto; border: 1px solid var(--line); border-radius: 8px; padding: 0 .4rem }
 table.sorted thead th { position: sticky; top: 0; background: var(--ground); z-index: 1 }
