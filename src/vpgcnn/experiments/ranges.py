@@ -40,7 +40,7 @@ def table_ranges(rows: list[Row]) -> str:
     """One line for each arm and seed."""
     known: list[float] = next((row["truth"] for row in rows if "truth" in row), [])
     heads = ["arm", "seed", "test accuracy", *(f"θ where {value:g} is true" for value in known)]
-    heads += ["rank correlation", "mean |θ − truth|", "overlap", "AUROC of neighbouring ranges"]
+    heads += ["rank correlation", "mean distance of θ from it", "overlap", "AUROC of neighbouring ranges"]
     lines = []
     for row in rows:
         cells = [row["arm"], row["seed"], f"{row['test']['accuracy']:.2%}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from typing import Any
 
 from vpgcnn.errors import UserError
@@ -39,16 +40,17 @@ def draw(chart: Chart, dots_per_inch: int = 150) -> bytes:
         handles, labels = axes.get_legend_handles_labels()
         found |= dict(zip(labels, handles, strict=True)) | found
     names = [name for name, _ in chart.names]
+    fit = int(size[0] / (0.075 * max(map(len, names)) + 0.6))
     figure.legend(
         [found[name] for name in names],
         names,
         loc="outside lower center",
-        ncols=min(len(names), 3),
+        ncols=max(1, min(len(names), 3, fit)),
         frameon=False,
         fontsize=9,
     )
     if chart.title:
-        figure.suptitle(chart.title, fontsize=12)
+        figure.suptitle(textwrap.fill(chart.title, int(9 * size[0])), fontsize=12)
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=dots_per_inch, metadata={"Software": None})
     return stream.getvalue()
