@@ -132,6 +132,11 @@ def test_errors_of_layers_on_the_group_and_off_it() -> None:
     plain = layer_errors(build(ordinary(COLOR), 3, 4).double(), rgb(), "hue", [THIRD])
     assert float(plain["conv1"].relative.min()) > 0.05
     assert max(float(error.floor.max()) for error in plain.values()) < 1e-10
+    conv = nn.Conv2d(3, 2, 3).double()
+    one = layer_errors(conv, rgb(), "rotation", [math.pi / 5])["Conv2d"]
+    norm = torch.linalg.vector_norm(conv(rgb()).flatten(1), dim=1)
+    assert torch.allclose(one.absolute[0] / one.relative[0], norm)
+    assert float(one.floor.min()) > 0.1  # noise, turned there and back
     turned = layer_errors(
         build(replace(DIGITS, level="full", widths=(4, 4, 4)), 1, 3).double(),
         smooth_images(2, 1, 28).double(), "rotation", [math.pi / 2],
@@ -139,6 +144,66 @@ def test_errors_of_layers_on_the_group_and_off_it() -> None:
     assert max(float(error.relative.max()) for error in turned.values()) < 1e-6
     with pytest.raises(UserError, match="which angles"):
         layer_errors(Channels(), rgb().float(), "hue", [])
+
+
+def test_shared_layers_odd_maps_and_constants() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.act = nn.Identity()
+            self.one = nn.Sequential(nn.Conv2d(3, 4, 3), self.act)
+            self.two = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Conv2d(4, 4, 3)), self.act)
+            self.fixed, self.head = nn.Linear(5, 4), nn.Linear(4, 3)
+            self.register_buffer("base", torch.ones(3, 5))
+            for part in self.fixed.parameters():
+                part.requires_grad_(False)
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.head(self.two(self.one(images)).mean(dim=(-2, -1)) + self.fixed(self.base))
+
+    torch.manual_seed(0)
+    found = local_error(Odd().double(), rgb(), "hue").by_layer()
+    assert set(found) == {"act", "act #2", "fixed", "head", "one.0", "two.0", BETWEEN}
+    assert found["one.0"] > 1e-3
+    assert max(value for name, value in found.items() if name != "one.0") < 1e-10
+
+
+def test_a_layer_may_overwrite_what_it_is_given() -> None:
+    class Harsh(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.relu(x, inplace=True)
+
+    torch.manual_seed(0)
+    images = smooth_images(3, 3, 16).double()
+    parts = [nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 4, 16)]
+    found = [
+        local_error(nn.Sequential(parts[0], act, parts[1], nn.Flatten()).double(), images, "rotation").by_layer()
+        for act in (nn.ReLU(), Harsh())
+    ]
+    assert found[1]["1"] == pytest.approx(found[0]["1"])
+    assert found[1]["1"] > 1e-4
+    assert found[1][BETWEEN] < 1e-12
+
+
+def test_what_cannot_move_is_refused() -> None:
+    with pytest.raises(UserError, match="hue needs colour images, got 1 channel"):
+        local_error(nn.Flatten(), torch.rand(2, 1, 4, 4), "hue")
+    with pytest.raises(UserError, match="one of rotation, hue, got 'scale'"):
+        local_error(nn.Flatten(), torch.rand(2, 3, 4, 4), "scale")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="N×C×H×W"):
+        layer_errors(nn.Flatten(), torch.rand(3, 4, 4), "hue", [1.0])
+
+
+def test_each_image_has_a_step_of_its_own() -> None:
+    """An image of little contrast is measured as well beside a bright one as alone."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.Tanh(), nn.Flatten(), nn.Linear(6 * 14 * 14, 4))
+    images = smooth_images(2, 3, 16)
+    images[0] *= 1e-4
+    both, alone = (local_error(model, part, "rotation").absolute[0] for part in (images, images[:1]))
+    exact = local_error(model.double(), images[:1].double(), "rotation").absolute[0]
+    assert float(both) == pytest.approx(float(alone), rel=0.15)
+    assert float(both) == pytest.approx(float(exact), rel=0.15)  # what float32 leaves of logits near 1
 
 
 def test_modes_and_switches_are_put_back() -> None:
@@ -175,6 +240,7 @@ def test_a_table_of_levels() -> None:
         levels(model, images, ["a"])
     with pytest.raises(UserError, match="no level"):
         levels(build(COLOR, 3, 4), images).plot()
+    assert repr(levels(build(COLOR, 3, 4), images)) == "4 images, and no layer with a level"
 
 
 def test_a_picture_saves_itself_by_its_suffix(tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -45,6 +45,11 @@ def test_errors_are_those_of_the_closed_form() -> None:
     assert torch.allclose(orbit.distance[0], torch.zeros(3, dtype=torch.float64))
     assert orbit.floor.max() < 1e-6
     assert orbit.consistency.tolist() == [0, 0, 0]
+    assert torch.allclose(orbit.certainty, torch.full((3, 3), sure, dtype=torch.float64), atol=1e-6)
+    squares = [(1 - sure) ** 2 + 2 * other**2, sure**2 + (1 - other) ** 2 + other**2]
+    assert torch.allclose(orbit.brier[:, 0], torch.tensor([squares[0], squares[1], squares[1]]).double(), atol=1e-6)
+    assert orbit.calibration(0)["ece"] == pytest.approx(1 - sure, abs=1e-6)
+    assert orbit.calibration()["ece"] == pytest.approx(sure - 1 / 3, abs=1e-6)
     said = orbit.summary()
     assert said["accuracy"]["as it is"] == 1
     assert said["accuracy"]["mean"] == pytest.approx(1 / 3)
@@ -64,6 +69,7 @@ def test_an_invariant_classifier_has_no_error() -> None:
     assert orbit.broken < 1e-6
     assert orbit.consistency.mean() == 1
     assert torch.allclose(orbit.averaged, orbit.confidence[0], atol=1e-6)
+    assert torch.equal(orbit.averaged_guess, orbit.guesses[0])
 
 
 def test_partial_equivariance_is_the_largest_error_inside_and_outside() -> None:
@@ -158,3 +164,45 @@ def test_moves_are_circles_that_begin_with_rest() -> None:
         hues(1)
     with pytest.raises(UserError, match="hue needs colour images, got 1 channel"):
         hues(3)(torch.rand(1, 1, 4, 4), 0.5)
+
+
+def test_any_answer_of_a_classifier_will_do_and_its_mode_is_kept() -> None:
+    images, labels = painted([0, 1, 2, 0])
+
+    class Odd(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = torch.nn.BatchNorm2d(3)
+
+        def forward(self, part: Tensor) -> dict[str, Tensor]:
+            return {"chances": colors(self.norm(part)).softmax(dim=1), "more": part}
+
+    odd = Odd().train()
+    before = odd.norm.running_mean.clone()
+    orbit = follow(odd, [(images, labels)], linear_hues(3), "abc")
+    assert odd.training
+    assert torch.equal(odd.norm.running_mean, before)
+    plain = follow(colors, [(images, labels)], linear_hues(3), "abc")
+    assert torch.allclose(orbit.confidence, plain.confidence, atol=1e-4)
+
+
+def test_what_does_not_fit_is_said() -> None:
+    images, labels = painted([0, 1])
+    with pytest.raises(UserError, match="knows 3 classes, but 2 have names"):
+        follow(colors, [(images, labels)], hues(3), "ab")
+    with pytest.raises(UserError, match="labels are in 0 … 2, got 0 … 7"):
+        follow(colors, [(images, torch.tensor([0, 7]))], hues(3), "abc")
+    with pytest.raises(UserError, match="numbers in"):
+        follow(colors, [(255 * images, labels)], hues(3), "abc")
+
+    def holes(part: Tensor) -> Tensor:
+        return torch.where(part[:, :1].mean((-2, -1)) == 1, torch.nan, colors(part))
+
+    with pytest.raises(UserError, match="1 of 2 images with no number"):
+        follow(holes, [(images, labels)], hues(3), "abc")
+    with pytest.raises(UserError, match="no image"):
+        follow(colors, [], hues(3), "abc")
+    with pytest.raises(UserError, match="images × classes; got a Tensor of shape"):
+        follow(lambda part: part, [(images, labels)], hues(3), "abc")
+    assert hues(4).shown(0.75) == "-0.25 of the circle"
+    assert rotations(4).shown(90) == "+90°"

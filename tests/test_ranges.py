@@ -115,6 +115,7 @@ def test_neighbours_know_whether_the_place_tells_the_class() -> None:
     loose = evidence(*placed(free=True))
     assert loose.free.mean() > 0.95
     assert loose.matters() is False
+    assert loose.share < 0.1 < 0.9 < bound.share
     few = evidence(*placed(free=True, count=6))
     assert few.matters() is None
     noise = evidence(torch.rand(300, 1, 24, generator=torch.Generator().manual_seed(1)), torch.arange(300) % 3)

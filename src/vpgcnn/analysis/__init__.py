@@ -9,19 +9,22 @@ from vpgcnn.analysis.curves import auroc, confidence_curve, crossings
 from vpgcnn.analysis.evidence import Evidence, circle_picture, evidence
 from vpgcnn.analysis.layers import LayerError, layer_errors
 from vpgcnn.analysis.local import LocalError, local_error
+from vpgcnn.analysis.motion import Kind
 from vpgcnn.analysis.moves import MOVES, Moves, hues, linear_hues, moves_of, rotations
 from vpgcnn.analysis.orbits import Orbit, follow
-from vpgcnn.analysis.reading import all_of_the_group, read_theta, read_weights, same_for_all
+from vpgcnn.analysis.reading import Observation, all_of_the_group, observe, read_theta, read_weights, same_for_all
 from vpgcnn.analysis.scores import brier, calibration_error, nll, orbit_probabilities, probabilities, reliability
 from vpgcnn.analysis.table import LevelTable, levels
 
 __all__ = [
     "MOVES",
     "Evidence",
+    "Kind",
     "LayerError",
     "LevelTable",
     "LocalError",
     "Moves",
+    "Observation",
     "Orbit",
     "against_truth",
     "all_of_the_group",
@@ -42,6 +45,7 @@ __all__ = [
     "moves_of",
     "mutual_information",
     "nll",
+    "observe",
     "orbit_probabilities",
     "probabilities",
     "rank_correlation",

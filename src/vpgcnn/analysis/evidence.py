@@ -3,8 +3,10 @@
 Each image is reduced to a small picture on the circle: of rotation, its brightness in polar coordinates; of hue, how
 much of each hue it has. Its class is then guessed from those of its nearest neighbours among the other images, once
 as they are, and once with every neighbour moved along the circle to where it fits best. If the second guess is as good
-as the first, the place on the circle says nothing about the class, and a network loses nothing by ignoring it. If it
-is worse, that place is a part of what makes the class.
+as the first, the place on the circle does not help to tell the class, and a network loses nothing by ignoring it. If it
+is worse, it helps: either because it is a part of the label (a 6 upside down is a 9), or because it narrows the choice
+(all images are upright, and what is looked for need not be looked for in all directions). A network that ignores it
+loses in both cases, how much only a training tells.
 
     >>> found = evidence(torch.cat([circle_picture(part, "hue") for part in parts]), labels)
     >>> found.as_is.mean(), found.free.mean()
@@ -19,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vpgcnn.analysis.motion import Kind
+from vpgcnn.analysis.motion import Kind, check_images
 from vpgcnn.errors import UserError
 
 __all__ = ["Evidence", "cautious", "circle_picture", "evidence"]
@@ -59,7 +61,7 @@ class Evidence:
     def matters(self, chosen: Tensor | None = None) -> bool | None:
         """Whether the place on the circle tells the class: yes, no, or None where these images cannot say.
 
-        No: it adds less than 5 points, with its error. Where neighbours do no better than chance, nothing is said.
+        No: with twice its error it adds less than 5 points. Where neighbours do no better than chance, none is said.
         """
         mean, error = self.told(chosen)
         known, doubt = cautious(self.as_is if chosen is None else self.as_is[chosen])
@@ -67,7 +69,7 @@ class Evidence:
             return None
         if mean > SURE * error and mean > 0.02:
             return True
-        return False if mean + error < 0.05 else None
+        return False if mean + SURE * error < 0.05 else None
 
 
 def cautious(values: Tensor) -> tuple[float, float]:
@@ -83,11 +85,14 @@ def cautious(values: Tensor) -> tuple[float, float]:
 
 def circle_picture(images: Tensor, kind: Kind) -> Tensor:
     """Images `(N, C, H, W)` in [0, 1] to pictures on the circle `(N, R, K)`: moving an image rolls the last axis."""
+    if not images.shape[0]:
+        return images.new_zeros(0, RADII if kind == "rotation" else 2, PLACES)
+    check_images(images, kind)
     return _polar(images) if kind == "rotation" else _hues(images)
 
 
 def _polar(images: Tensor) -> Tensor:
-    """Brightness at R radii and K angles, counter-clockwise, with mean 0 and norm 1."""
+    """Brightness less its mean at R radii and K angles, counter-clockwise, outer radii counting more; norm 1."""
     angle = torch.arange(PLACES, dtype=images.dtype, device=images.device) * (2 * math.pi / PLACES)
     radius = (torch.arange(RADII, dtype=images.dtype, device=images.device) + 0.5) / RADII
     x, y = radius[:, None] * torch.cos(angle), -radius[:, None] * torch.sin(angle)
@@ -99,9 +104,7 @@ def _polar(images: Tensor) -> Tensor:
 
 
 def _hues(images: Tensor) -> Tensor:
-    """The root of the share that each hue has, in the middle of the image and around it; grey pixels count as none."""
-    if images.shape[1] != 3:
-        raise UserError(f"hue needs colour images, got {images.shape[1]} channel")
+    """The root of how much there is of each hue, in the middle of the image and around it; grey counts as none."""
     red, green, blue = images.unbind(dim=1)
     first = red - (green + blue) / 2
     second = math.sqrt(3) / 2 * (green - blue)

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.utils.parametrize
 from torch import Tensor, nn
 
-from vpgcnn.analysis.motion import Kind, move
+from vpgcnn.analysis.motion import Kind, check_images, move
 from vpgcnn.conv import GroupConv2d, LiftConv2d
 from vpgcnn.errors import UserError
 from vpgcnn.features import GroupFeature
@@ -55,8 +56,17 @@ class Call:
 def layers_of(model: nn.Module) -> dict[str, nn.Module]:
     """The layers of a network, by name, in the order in which they were registered."""
     found: dict[str, nn.Module] = {}
+    seen: set[nn.Module] = set()
 
     def look(module: nn.Module, path: str) -> None:
+        if module in seen:  # shared: it keeps its first name
+            return
+        seen.add(module)
+        if isinstance(module, nn.utils.parametrize.ParametrizationList):
+            return
+        if nn.utils.parametrize.is_parametrized(module):  # its parts make weights, not maps
+            found[path] = module
+            return
         if isinstance(module, WHOLE) or not any(True for _ in module.children()):
             found[path] = module
             return
@@ -86,24 +96,30 @@ def still(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def recorded(model: nn.Module) -> Iterator[list[Call]]:
+def recorded(model: nn.Module, batch: int) -> Iterator[list[Call]]:
     """The uses of layers that take one map or feature to one, as they happen, for the length of a `with` block.
 
-    The second use of a layer is called "name #2".
+    batch: how many images there are. The second use of a layer is called "name #2".
     """
     calls: list[Call] = []
     uses: Counter[str] = Counter()
 
-    def apart(_: nn.Module, given: tuple[object, ...]) -> tuple[object, ...]:
-        """A copy for each layer, so that a derivative by it is the derivative through this layer alone."""
-        return tuple(_copied(part) for part in given)
+    given: dict[nn.Module, list[object]] = {}
+
+    def apart(layer: nn.Module, inputs: tuple[object, ...]) -> tuple[object, ...]:
+        """A copy for each layer, so that a derivative by it is the derivative through this layer alone; and one more,
+        which the layer may overwrite.
+        """
+        given[layer] = [_copied(part) for part in inputs]
+        return tuple(_copied(part) for part in given[layer])
 
     def hear(name: str) -> Callable[..., object]:
-        def hook(_: nn.Module, given: tuple[object, ...], gave: object) -> object:
-            if len(given) == 1 and _is_map(given[0]) and _is_map(gave):
+        def hook(layer: nn.Module, _: object, gave: object) -> object:
+            inputs = given.pop(layer, [])
+            if len(inputs) == 1 and _is_map(inputs[0], batch) and _is_map(gave, batch):
                 uses[name] += 1
                 shown = name if uses[name] == 1 else f"{name} #{uses[name]}"
-                calls.append(Call(shown, given[0], gave))  # type: ignore[arg-type]
+                calls.append(Call(shown, inputs[0], gave))  # type: ignore[arg-type]
             return _copied(gave)  # which the network may overwrite
 
         return hook
@@ -125,8 +141,11 @@ def _copied(given: object) -> object:
     return given.clone() if isinstance(given, Tensor) else given
 
 
-def _is_map(output: object) -> bool:
-    return isinstance(output, GroupFeature) or (isinstance(output, Tensor) and output.dim() in (2, 4))
+def _is_map(output: object, batch: int) -> bool:
+    """Whether it is something that moves with the images, one for each: a feature, a map, or a vector that stays."""
+    if isinstance(output, GroupFeature):
+        return len(output) == batch
+    return isinstance(output, Tensor) and output.dim() in (2, 4) and len(output) == batch and output.is_floating_point()
 
 
 @torch.no_grad()
@@ -134,8 +153,9 @@ def layer_errors(model: nn.Module, images: Tensor, kind: Kind, angles: Sequence[
     """The error of every layer's output, accumulated from the image on, under moves by angles in radians.
 
     images: `(N, C, H, W)` as the model takes them; hue: RGB. Angles may lie between the elements of a feature, see
-    `motion`.
+    `motion`. Maps are taken for B×C×H×W: networks that keep channels last inside are not for this.
     """
+    check_images(images, kind)
     if not len(angles):
         raise UserError("say by which angles to move")
     rows: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = {}
@@ -158,7 +178,7 @@ def layer_errors(model: nn.Module, images: Tensor, kind: Kind, angles: Sequence[
 
 
 def _outputs(model: nn.Module, images: Tensor) -> dict[str, Tensor | GroupFeature]:
-    with recorded(model) as calls:
+    with recorded(model, len(images)) as calls:
         model(images)
     return {call.name: call.gave for call in calls}
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from vpgcnn.analysis.layers import recorded, still
-from vpgcnn.analysis.motion import Kind, speed
+from vpgcnn.analysis.motion import Kind, check_images, speed
+from vpgcnn.analysis.scores import as_logits
 from vpgcnn.features import GroupFeature
-from vpgcnn.testing import output_of
 
 __all__ = ["LocalError", "local_error", "local_speed"]
 
@@ -28,7 +28,8 @@ STEP = 1e-3
 """Of a central difference, as a share of an image's size, in double and in lower precision: networks are linear almost
 everywhere, so that it is exact but for rounding and for the units that switch in between."""
 BETWEEN = "between layers"
-"""What no layer is to blame for: functions that are called without being a module, say F.relu."""
+"""What no layer is to blame for: functions that are called without being a module, say F.relu; and layers that are not
+looked at, because they take several inputs, or maps that are neither B×C×H×W nor vectors (tokens, say)."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def local_speed(predict: Callable[[Tensor], object], images: Tensor, kind: Kind)
     """The derivative of centred logits and the centred logits, both `(N, classes)`, of any function of images."""
 
     def logits(pixels: Tensor) -> Tensor:
-        return _centred(_vector(predict(pixels)))
+        return _centred(as_logits(predict(pixels)))
 
     return _slope(logits, images, speed(images, kind)), logits(images)
 
@@ -67,6 +68,7 @@ def local_error(
     The norms of contributions are exact for up to `draws` classes, and estimated from so many random directions for
     more. Double precision (model and images) makes derivatives right to some 6 digits.
     """
+    check_images(images, kind)
     with still(model):
         derivative, logits = local_speed(model, images, kind)
         layers = _contributions(model, images, kind, draws, generator)
@@ -83,18 +85,19 @@ def _contributions(
     is how each ought to move. So one backward pass for each direction tells all layers.
     """
     pixels = images.detach().clone().requires_grad_()
-    with torch.enable_grad(), recorded(model) as calls:
-        logits = _centred(_vector(model(pixels)))
-    ends = [part for call in calls for side in (call.given, call.gave) for part in _parts(side)]
-    moving = [
-        part
-        for call in calls
-        for side in (call.given, call.gave)
-        for part in _parts(speed(side.detach(), kind, image=images.shape))
-    ]
-    signs = [
-        (call.name, sign) for call in calls for side, sign in ((call.given, 1), (call.gave, -1)) for _ in _parts(side)
-    ]
+    with torch.enable_grad(), recorded(model, len(images)) as calls:
+        logits = _centred(as_logits(model(pixels)))
+    ends: list[Tensor] = []
+    moving: list[Tensor] = []
+    signs: list[tuple[str, int]] = []
+    for call in calls:
+        for side, sign in ((call.given, 1), (call.gave, -1)):
+            motion = _parts(speed(side.detach(), kind, image=images.shape))
+            for part, step in zip(_parts(side), motion, strict=True):
+                if part.requires_grad:  # what does not depend on the image does not move
+                    ends.append(part)
+                    moving.append(step)
+                    signs.append((call.name, sign))
     directions = _directions(logits, draws, generator)
     names = [*dict.fromkeys(call.name for call in calls), BETWEEN]
     squares = torch.zeros(len(names), len(images), dtype=images.dtype, device=images.device)
@@ -104,9 +107,9 @@ def _contributions(
             (logits * direction).sum(), [pixels, *ends], retain_graph=True, allow_unused=True
         )
         signed = dict.fromkeys(names, torch.zeros_like(squares[0]))
-        for (name, sign), slope, motion in zip(signs, slopes, moving, strict=True):
+        for (name, sign), slope, step in zip(signs, slopes, moving, strict=True):
             if slope is not None:
-                signed[name] = signed[name] + sign * _dot(slope, motion)
+                signed[name] = signed[name] + sign * _dot(slope, step)
         signed[BETWEEN] = (0 if first is None else _dot(first, start)) - sum(signed.values())
         squares += torch.stack(list(signed.values())).square()
     scale = 1.0 if len(directions) == logits.shape[1] else 1 / len(directions)
@@ -127,12 +130,13 @@ def _directions(logits: Tensor, draws: int, generator: torch.Generator | None) -
 
 
 def _slope(function: Callable[[Tensor], Tensor], images: Tensor, direction: Tensor) -> Tensor:
-    """The derivative of a function at images along a direction."""
-    reach = float(direction.abs().max())
-    if reach == 0:
-        return torch.zeros_like(function(images))
-    step = STEPS.get(images.dtype, STEP) * max(float(images.abs().max()), 1e-12) / reach
-    return (function(images + step * direction) - function(images - step * direction)) / (2 * step)
+    """The derivative of a function at images along a direction, with a step of its own for each."""
+    reach = direction.abs().amax(dim=(1, 2, 3), keepdim=True)
+    size = images.abs().amax(dim=(1, 2, 3), keepdim=True)
+    step = STEPS.get(images.dtype, STEP) * size / torch.where(reach > 0, reach, 1)
+    ahead, back = function(images + step * direction), function(images - step * direction)
+    step = step[:, 0, 0]
+    return (ahead - back) / (2 * torch.where(step > 0, step, 1))
 
 
 def _parts(output: Tensor | GroupFeature) -> list[Tensor]:
@@ -140,13 +144,6 @@ def _parts(output: Tensor | GroupFeature) -> list[Tensor]:
     if isinstance(output, Tensor):
         return [output]
     return [output.values] if output.weights is None else [output.values, output.weights]
-
-
-def _vector(output: object) -> Tensor:
-    logits = output_of(output)
-    if not isinstance(logits, Tensor) or logits.dim() != 2:
-        raise TypeError(f"expected logits (N, classes) from the model, got {type(output).__name__}")
-    return logits
 
 
 def _centred(logits: Tensor) -> Tensor:

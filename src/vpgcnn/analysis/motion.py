@@ -25,11 +25,21 @@ from vpgcnn.errors import UserError
 from vpgcnn.features import GroupFeature
 from vpgcnn.groups import SO2, Hue
 
-__all__ = ["KINDS", "Kind", "move", "speed"]
+__all__ = ["KINDS", "Kind", "check_images", "move", "speed"]
 
 Kind = Literal["rotation", "hue"]
 KINDS: tuple[Kind, ...] = ("rotation", "hue")
 Output = TypeVar("Output", bound=Tensor | GroupFeature)
+
+
+def check_images(images: Tensor, kind: Kind) -> None:
+    """Refuse what cannot be moved."""
+    if kind not in KINDS:
+        raise UserError(f"what moves is one of {', '.join(KINDS)}, got {kind!r}")
+    if images.dim() != 4 or not len(images):
+        raise UserError(f"images are N×C×H×W, got shape {tuple(images.shape)}")
+    if kind == "hue" and images.shape[1] != 3:
+        raise UserError(f"hue needs colour images, got {images.shape[1]} channel")
 
 
 def move(output: Output, kind: Kind, angle: float, *, image: torch.Size | None = None) -> Output:

@@ -46,6 +46,11 @@ class Moves:
         """Whether moving there and back gives the image again: no pixel is resampled."""
         return self.colour
 
+    def shown(self, place: float) -> str:
+        """A place, to be read: from −½ to ½ of the circle."""
+        near = place - self.whole if place > self.whole / 2 else place
+        return f"{near:+.0f}°" if self.unit == "°" else f"{near:+.2f} of the circle"
+
     def there_and_back(self, images: Tensor, place: float) -> Tensor:
         """Moved by `place` and back again: what resampling alone does."""
         return self(self(images, place), -place)
@@ -69,7 +74,7 @@ def hues(count: int = 12) -> Moves:
 
 def linear_hues(count: int = 12) -> Moves:
     """Rotations of RGB about the grey axis, as shares of the circle: the action of `Hue(m)`, not clipped."""
-    return Moves("linear hue", "of the circle", 1.0, _even(count, 1.0), _mixed, colour=True)
+    return Moves("hue (the linear rotation of RGB)", "of the circle", 1.0, _even(count, 1.0), _mixed, colour=True)
 
 
 MOVES = {"rotation": rotations, "hue": hues, "linear-hue": linear_hues}

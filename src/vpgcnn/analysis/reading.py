@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from vpgcnn.errors import UserError
 from vpgcnn.levels import Level, Variational
 from vpgcnn.models.augmented import Augmented, ImageRange, SharedRange
 
-__all__ = ["all_of_the_group", "read_theta", "read_weights", "same_for_all"]
+__all__ = ["Observation", "all_of_the_group", "observe", "read_theta", "read_weights", "same_for_all"]
 
 
 def read_theta(
@@ -54,11 +55,53 @@ def read_weights(
 
     def weights(level: nn.Module, q: Distribution | Tensor) -> Tensor:
         assert isinstance(q, Distribution)
-        grid = q.group.grid(getattr(level, "points", None), dtype=q.theta.dtype, device=q.theta.device)
-        return q.weights(grid)
+        return _weights(level, q)
 
     chosen = {name: m for name, m in _shown(model, True).items() if isinstance(m, Level) and not m.per_image}
     return _read(model, images, weights, chosen, batch, prepare, drawn=drawn)
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """logits: `(N, classes)`. theta: layer → `(N, K)`. weights: layer → `(N, G)`, where elements are shared."""
+
+    logits: Tensor
+    theta: dict[str, Tensor]
+    weights: dict[str, Tensor]
+
+
+@torch.no_grad()
+def observe(model: nn.Module, images: Tensor) -> Observation:
+    """What a network says of images `(N, C, H, W)`, as it takes them, and its levels, in one forward pass.
+
+    Behind an augmentation it is two: the levels are those for the images as they are.
+    """
+    if isinstance(model, Augmented):
+        logits = model.eval()(images)[0]
+        return Observation(logits, read_theta(model, images, all_levels=True), read_weights(model, images))
+    theta: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
+
+    def reader(name: str) -> Callable[..., None]:
+        def hook(level: nn.Module, _: object, q: Distribution) -> None:
+            theta[name] = q.theta.detach().cpu()
+            if isinstance(level, Level) and not level.per_image:
+                weights[name] = _weights(level, q).detach().cpu()
+
+        return hook
+
+    hooks = [level.register_forward_hook(reader(name)) for name, level in _shown(model, True).items()]
+    try:
+        logits = model.eval()(images)[0]
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return Observation(logits, theta, weights)
+
+
+def _weights(level: nn.Module, q: Distribution) -> Tensor:
+    """The weight of every element of a shared grid."""
+    return q.weights(q.group.grid(getattr(level, "points", None), dtype=q.theta.dtype, device=q.theta.device))
 
 
 def _shown(model: nn.Module, all_levels: bool) -> dict[str, nn.Module]:

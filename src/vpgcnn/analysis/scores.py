@@ -7,7 +7,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from vpgcnn.errors import UserError
+from vpgcnn.testing import output_of
+
 __all__ = [
+    "as_logits",
     "brier",
     "calibration_error",
     "gap",
@@ -18,14 +22,30 @@ __all__ = [
     "reliability_of",
 ]
 
-Predict = Callable[[Tensor], Tensor]
-"""From images `(B, C, H, W)` to logits `(B, classes)`."""
+Predict = Callable[[Tensor], object]
+"""From images `(B, C, H, W)` to logits `(B, classes)`, or what `as_logits` finds them in."""
+
+
+def as_logits(output: object) -> Tensor:
+    """The logits `(N, classes)` in a classifier's answer: the first tensor of a tuple, mapping or dataclass.
+
+    Rows that are probabilities already become their logarithms.
+    """
+    logits = output_of(output)
+    if not isinstance(logits, Tensor) or logits.dim() != 2:
+        shape = f" of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else ""
+        raise UserError(f"a classifier answers with logits, images × classes; got a {type(logits).__name__}{shape}")
+    if bool((logits >= 0).all()):
+        sums = logits.detach().sum(dim=1)
+        if torch.allclose(sums, torch.ones_like(sums), atol=1e-3):
+            return logits.clamp_min(torch.finfo(logits.dtype).tiny).log()
+    return logits
 
 
 @torch.no_grad()
 def probabilities(predict: Predict, images: Tensor, *, batch: int = 256) -> Tensor:
     """Class probabilities `(N, classes)` of images `(N, C, H, W)`, on the CPU in double precision."""
-    return torch.cat([predict(part).double().softmax(dim=1).cpu() for part in images.split(batch)])
+    return torch.cat([as_logits(predict(part)).double().softmax(dim=1).cpu() for part in images.split(batch)])
 
 
 def orbit_probabilities(

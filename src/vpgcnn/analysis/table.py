@@ -61,6 +61,8 @@ class LevelTable:
         ]
 
     def __repr__(self) -> str:
+        if not self.theta:
+            return f"{len(self)} images, and no layer with a level"
         heads = ["image", *(f"θ {layer}" for layer in self.layers)]
         lines = [heads]
         for place, name in enumerate(self.names[:SHOWN]):

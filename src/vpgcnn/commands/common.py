@@ -26,7 +26,7 @@ def data_dir_option(command: argparse.ArgumentParser) -> None:
 
 def print_json(data: Any) -> None:
     """One JSON document on standard output."""
-    print(json.dumps(data, indent=1, ensure_ascii=False))  # noqa: T201
+    print(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False))  # noqa: T201
 
 
 def table(rows: list[tuple[str, ...]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ EXAMPLES = """classifiers:
   runs/flowers102            a run of vpgcnn, or its .safetensors
   my_models:resnet           a function without arguments (or a module) in my_models.py, here or installed
   code/net.py:build          the same, in a file
-  net.pt2                    of torch.export.save            net.pt    TorchScript
+  net.pt2, net.pt            torch.export and TorchScript; with --trust, since such files can run anything
   net.onnx                   needs onnxruntime: pip install 'vpgcnn[export]'
 
 examples:
@@ -29,7 +30,7 @@ examples:
   vpgcnn diagnose net.onnx --data photos/ --group hue --classes names.txt --limit 500
 
 A classifier that is not ours has the sorted names of the folder's classes for its logits, unless --classes names them.
-What torch.save wrote is not opened, since a pickle could run anything.
+What torch.save wrote is not opened.
 """
 GROUPS = ("rotation", "hue", "linear-hue")
 SHOWN = 6
@@ -54,6 +55,7 @@ def main(arguments: list[str]) -> int:
     command.add_argument("--classes", type=Path, help="a text file, a name a line, in the order of the logits")
     command.add_argument("--batch", type=int, default=64, help="images at a time (default: 64)")
     command.add_argument("--device", help="cpu, cuda, mps (default: the fastest that is there)")
+    command.add_argument("--trust", action="store_true", help="open .pt2 and .pt files, which can run what is in them")
     command.add_argument("--out", type=Path, default=Path("diagnosis"), help="folder to write to (default: diagnosis)")
     command.add_argument("--json", action="store_true", help="print the JSON instead of the verdict")
     options = command.parse_args(arguments)
@@ -77,9 +79,12 @@ def main(arguments: list[str]) -> int:
     moves = moves_of(options.group, options.steps)
     classifier = open_classifier(
         options.classifier, size=options.size, channels=1 if options.grey else 3, mean=options.mean, std=options.std,
-        device=_device(options.device),
+        device=_device(options.device), trust=options.trust,
     )  # fmt: skip
+    _check_out(options.out)
     with Progress() as progress:
+        if not options.json:
+            progress.say(f"{len(folder)} images, as {classifier.size}×{classifier.size} pixels")
         found = study(classifier, folder, moves, names, batch=options.batch, progress=progress)
     said, plain = verdict(found), found.as_json()
     made = f"vpgcnn diagnose {' '.join(arguments)}; torch {torch.__version__}."
@@ -91,6 +96,8 @@ def main(arguments: list[str]) -> int:
         print(f"left out: {reason}", file=sys.stderr)  # noqa: T201
     if len(folder.skipped) > 5:
         print(f"left out: {len(folder.skipped) - 5} more, see the report", file=sys.stderr)  # noqa: T201
+    if found.grey:
+        print(f"left out: {len(found.grey)} grey images, which have no hue", file=sys.stderr)  # noqa: T201
     if options.json:
         print_json({"verdict": said, **plain})
         return 0
@@ -103,10 +110,17 @@ def _names(path: Path | None) -> list[str] | None:
     if path is None:
         return None
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read class names from {path}: {error}") from error
     return [line.strip() for line in lines if line.strip()]
+
+
+def _check_out(out: Path) -> None:
+    """Say before the work, and not after it, that nothing can be written there."""
+    there = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise UserError(f"cannot write to {out}: {there} is no folder that can be written to")
 
 
 def _device(name: str | None) -> Any:

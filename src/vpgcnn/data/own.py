@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from vpgcnn.data.base import Dataset, Split, held_out
 from vpgcnn.data.config import DataConfig
 from vpgcnn.errors import UserError
 
-__all__ = ["class_folders", "image_files", "load_arrays", "load_folder", "read_image"]
+__all__ = ["class_folders", "decode_image", "image_files", "load_arrays", "load_folder", "read_image"]
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
 HIDDEN = (".ipynb_checkpoints", "__MACOSX")
@@ -34,12 +34,29 @@ def read_image(path: Path, size: int | None = None, channels: int | None = None,
     channels: 1 or 3 to convert to; None keeps grey images grey and makes all others RGB. share: of the largest
     centre square, along a side.
     """
+    return decode_image(path, str(path), size, channels, share)
+
+
+def decode_image(
+    source: Path | BinaryIO,
+    name: str,
+    size: int | None = None,
+    channels: int | None = None,
+    share: float = 1.0,
+    *,
+    formats: tuple[str, ...] | None = None,
+    largest: int = LARGEST,
+) -> Tensor:
+    """The same of a file or stream that is called `name`. formats: the only ones that are tried, by Pillow's names.
+
+    largest: how many pixels it may have; that is looked up before any is decoded.
+    """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
-        with Image.open(path) as opened:
-            if opened.width * opened.height > LARGEST:
-                raise UserError(f"{path} is too large: {opened.width}×{opened.height} pixels")
+        with Image.open(source, formats=formats) as opened:
+            if opened.width * opened.height > largest:
+                raise UserError(f"{name} is too large: {opened.width}×{opened.height} pixels")
             image = ImageOps.exif_transpose(opened)
             if image.mode in ("RGBA", "LA", "PA", "P"):
                 image = image.convert("RGBA")
@@ -47,7 +64,7 @@ def read_image(path: Path, size: int | None = None, channels: int | None = None,
             if image.mode.startswith("I;16"):  # 16 bits, which convert() would cut off instead of scaling
                 image = Image.fromarray((np.asarray(image, np.uint16) // 257).astype(np.uint8))
             elif image.mode in ("I", "F"):
-                raise UserError(f"{path} has 32-bit pixels ({image.mode}): save it with 8 or 16 bits")
+                raise UserError(f"{name} has 32-bit pixels ({image.mode}): save it with 8 or 16 bits")
             grey = channels == 1 or (channels is None and image.mode in ("1", "L"))
             image = image.convert("L" if grey else "RGB")
             if size is not None:
@@ -56,10 +73,10 @@ def read_image(path: Path, size: int | None = None, channels: int | None = None,
     except UserError:
         raise
     except UnidentifiedImageError as error:
-        raise UserError(f"{path} is not an image that can be read") from error
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise UserError(f"{name} is not an image that can be read") from error
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"cannot read the image {path}: {reason}") from error
+        raise UserError(f"cannot read the image {name}: {reason}") from error
     return torch.from_numpy(pixels.copy()).view(*pixels.shape[:2], -1).permute(2, 0, 1).contiguous()
 
 

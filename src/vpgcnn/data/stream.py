@@ -1,4 +1,4 @@
-"""A folder of images read batch by batch, so that memory does not depend on how many there are."""
+"""A folder of images read batch by batch: of all of them together only the names are in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from vpgcnn.data.base import seeded
 from vpgcnn.data.own import class_folders, image_files, read_image
 from vpgcnn.errors import UserError
 
-__all__ = ["Batch", "ImageFolder"]
+__all__ = ["Batch", "ImageFolder", "readable"]
+
+
+def readable(text: object) -> str:
+    """A path or message as text that can be written, also where a file's name is no UTF-8."""
+    return str(text).encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class Batch:
 
 @dataclass
 class ImageFolder:
-    """folder/class/*.png; or its part "test", where there is one.
+    """folder/class/*.png; or its part test, validation or val, where there is one.
 
     classes: the names of the class folders, sorted. paths and labels: of every image. skipped: what could not be
     read so far, path → reason; it is left out of the batches.
@@ -47,7 +52,8 @@ class ImageFolder:
             raise UserError(f"limit must be at least 1, got {limit}")
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
-        chosen = folder / "test" if (folder / "test").is_dir() else folder
+        parts = [folder / part for part in ("test", "validation", "val") if (folder / part).is_dir()]
+        chosen = parts[0] if parts else folder
         classes = class_folders(chosen)
         listed = [(path, label) for label, name in enumerate(classes) for path in image_files(chosen / name)]
         if limit is not None and limit < len(listed):
@@ -59,9 +65,9 @@ class ImageFolder:
         return len(self.paths)
 
     def grey(self, count: int = 50) -> bool:
-        """Whether the first images that can be read are stored as grey ones."""
+        """Whether all of some images, even over the folder, are stored as grey ones."""
         seen = []
-        for path in self.paths[:count]:
+        for path in self.paths[:: max(1, len(self) // count)]:
             try:
                 seen.append(read_image(path).shape[0])
             except UserError:
@@ -87,5 +93,5 @@ class ImageFolder:
         try:
             return read_image(self.paths[place], size, channels)
         except UserError as error:
-            self.skipped[str(self.paths[place])] = str(error)
+            self.skipped[readable(self.paths[place])] = readable(error)
             return None

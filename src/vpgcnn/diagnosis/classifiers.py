@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import io
-import json
 import sys
 import warnings
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from vpgcnn.analysis.scores import as_logits
 from vpgcnn.errors import UserError
-from vpgcnn.testing import output_of
 from vpgcnn.training.checkpoint import Card, load_model
 from vpgcnn.training.run import chosen_weights
 
@@ -57,14 +53,24 @@ class Classifier:
         except UserError:
             raise
         except Exception as error:
-            reason = str(error).strip().splitlines() or [type(error).__name__]
-            raise UserError(f"{self.name} does not take images of {shown}: {reason[0]} (see --size)") from error
+            reason = [line for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
+            raise UserError(
+                f"{self.name} does not take 2 images of {shown}: {reason[-1]} (see --size, and --grey for one channel)"
+            ) from error
         if logits.dim() != 2 or len(logits) != 2 or logits.shape[1] < 2:
             raise UserError(
                 f"{self.name} is no classifier: images 2×{shown} became {tuple(logits.shape)} instead of 2×classes"
             )
         if not bool(logits.isfinite().all()):
             raise UserError(f"{self.name} answers a grey image with numbers that are not finite")
+        noise = torch.rand(3, *pixels.shape[1:], generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            together, alone = self.predict(noise), self.predict(noise[:1])
+        if not torch.allclose(together[:1], alone, rtol=1e-2, atol=1e-2 * float(together.abs().max())):
+            raise UserError(
+                f"{self.name} answers the same image differently beside others: it was exported for training, not for "
+                f"evaluation (call eval() before)"
+            )
         return logits.shape[1]
 
 
@@ -79,7 +85,8 @@ class Standardised(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         ready = (images - self.mean.to(images)) / self.std.to(images)  # type: ignore[operator]
-        return _logits(self.network(ready))
+        own = next((part.dtype for part in self.network.parameters() if part.is_floating_point()), ready.dtype)
+        return as_logits(self.network(ready.to(own))).to(ready.dtype)
 
 
 def open_classifier(
@@ -90,14 +97,24 @@ def open_classifier(
     mean: Sequence[float] = (0.0,),
     std: Sequence[float] = (1.0,),
     device: torch.device | str = "cpu",
+    trust: bool = False,
 ) -> Classifier:
-    """The classifier that a text names. mean, std: what its images are standardised with; ours bring their own."""
+    """The classifier that a text names. mean, std: what its images are standardised with; ours bring their own.
+
+    trust: whether exported programs and TorchScript may be opened. Torch reads them in ways that can run what their
+    author put in (pickles, expressions, native code), and no look at the file rules that out.
+    """
     _check_statistics(mean, std, channels)
     path = Path(text)
     if path.suffix == ".onnx" and path.is_file():
-        return _from_onnx(path, size, mean, std)
+        return _from_onnx(path, size, channels, mean, std)
+    if path.suffix in (".pt2", *SCRIPTS) and path.is_file() and not trust:
+        raise UserError(
+            f"{path} could run anything that its author put in it: open it with --trust if you made it or trust who "
+            f"did; .onnx and .safetensors need no trust"
+        )
     if path.suffix == ".pt2" and path.is_file():
-        return _from_export(path, size, mean, std, device)
+        return _from_export(path, size, channels, mean, std, device)
     if path.suffix in SCRIPTS and path.is_file():
         return _from_script(path, size, channels, mean, std, device)
     if path.is_dir() or path.suffix == ".safetensors":
@@ -130,7 +147,7 @@ def _built(text: str) -> nn.Module:
             spec = importlib.util.spec_from_file_location(path.stem, path)
             assert spec is not None
             assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
+            module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
             sys.path.insert(0, str(path.parent.resolve()))
             spec.loader.exec_module(module)
         else:
@@ -168,8 +185,8 @@ def _from_script(
             script = torch.jit.load(str(path), map_location=device)
     except Exception as error:
         raise UserError(
-            f"{path} is no TorchScript. What torch.save wrote is not opened, since it could run anything: give "
-            f"MODULE:FUNCTION that builds the model and loads its weights"
+            f"{path} is no TorchScript. What torch.save wrote is not opened: give MODULE:FUNCTION that builds the "
+            f"model and loads its weights"
         ) from error
     module = Standardised(script, mean, std).to(device).eval()
     found = _from_module(str(path), module, size or USUAL, channels, device)
@@ -177,9 +194,13 @@ def _from_script(
 
 
 def _from_export(
-    path: Path, size: int | None, mean: Sequence[float], std: Sequence[float], device: torch.device | str
+    path: Path,
+    size: int | None,
+    asked: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+    device: torch.device | str,
 ) -> Classifier:
-    _refuse_pickles(path)
     try:
         program = torch.export.load(str(path))
         taken = next(node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs)
@@ -187,40 +208,16 @@ def _from_export(
         module = Standardised(program.module(), mean, std).to(device)
     except Exception as error:
         raise UserError(f"{path} is no exported program that can be read: {str(error).splitlines()[0]}") from error
-    chosen, channels = _side(path, size, side), channels or 3
+    chosen, channels = _side(path, size, side), channels or asked
+    if channels != asked and asked == 1:
+        raise UserError(f"{path} takes images of {channels} channels, got --grey")
     _check_statistics(mean, std, channels)
     return Classifier(
         str(path), lambda images: _in_parts(lambda p: module(p.to(device)), images, batch), chosen, channels
     )
 
 
-def _refuse_pickles(path: Path) -> None:
-    """An exported program may hold pickles, and torch opens some of them without care: here none is opened."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for name in archive.namelist():
-                content = archive.read(name)
-                if name.endswith(".pt"):
-                    torch.load(io.BytesIO(content), weights_only=True)
-                elif name.endswith("_config.json") and _pickled(json.loads(content)):
-                    raise UserError(f"{path} holds pickled objects, which could run anything")
-                elif "opaque_obj" in name or "custom_obj" in name:
-                    raise UserError(f"{path} holds objects that are no tensors, which could run anything")
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(
-            f"{path} is no exported program that can be read with care: {str(error).splitlines()[0]}"
-        ) from error
-
-
-def _pickled(data: Any) -> bool:
-    if isinstance(data, dict):
-        return data.get("use_pickle") is True or any(map(_pickled, data.values()))
-    return isinstance(data, list) and any(map(_pickled, data))
-
-
-def _from_onnx(path: Path, size: int | None, mean: Sequence[float], std: Sequence[float]) -> Classifier:
+def _from_onnx(path: Path, size: int | None, asked: int, mean: Sequence[float], std: Sequence[float]) -> Classifier:
     try:
         import onnxruntime
     except ImportError as error:
@@ -233,13 +230,15 @@ def _from_onnx(path: Path, size: int | None, mean: Sequence[float], std: Sequenc
         dtype = kind[taken.type]
     except Exception as error:
         raise UserError(f"{path} is no ONNX model of images that can be read: {str(error).splitlines()[0]}") from error
-    chosen, channels = _side(path, size, side), channels or 3
+    chosen, channels = _side(path, size, side), channels or asked
+    if channels != asked and asked == 1:
+        raise UserError(f"{path} takes images of {channels} channels, got --grey")
     _check_statistics(mean, std, channels)
     middle, scale = (torch.tensor(values).view(1, -1, 1, 1) for values in (mean, std))
 
     def run(images: Tensor) -> Tensor:
         ready = ((images.cpu() - middle) / scale).to(dtype)
-        return _logits(torch.from_numpy(session.run(None, {taken.name: ready.numpy()})[0]).float())
+        return as_logits(torch.from_numpy(session.run(None, {taken.name: ready.numpy()})[0]).float())
 
     return Classifier(str(path), lambda images: _in_parts(run, images, batch), chosen, channels)
 
@@ -264,18 +263,6 @@ def _in_parts(run: Callable[[Tensor], Tensor], images: Tensor, batch: int | None
         padded = torch.cat([part, part[:1].expand(batch - len(part), -1, -1, -1)]) if len(part) < batch else part
         rows.append(run(padded)[: len(part)])
     return torch.cat(rows)
-
-
-def _logits(output: object) -> Tensor:
-    """The first tensor of an answer; the logarithm of what are probabilities already."""
-    logits = output_of(output)
-    if not isinstance(logits, Tensor):
-        raise UserError(f"a classifier answers with a tensor, got {type(logits).__name__}")
-    if logits.dim() == 2 and bool((logits >= 0).all()):
-        sums = logits.detach().sum(dim=1)
-        if torch.allclose(sums, torch.ones_like(sums), atol=1e-3):
-            return logits.clamp_min(torch.finfo(logits.dtype).tiny).log()
-    return logits
 
 
 def _check_statistics(mean: Sequence[float], std: Sequence[float], channels: int) -> None:

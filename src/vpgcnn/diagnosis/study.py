@@ -23,7 +23,7 @@ from vpgcnn.analysis import (
 )
 from vpgcnn.analysis.evidence import cautious
 from vpgcnn.analysis.motion import Kind
-from vpgcnn.data.stream import ImageFolder
+from vpgcnn.data.stream import ImageFolder, readable
 from vpgcnn.diagnosis.classifiers import Classifier
 from vpgcnn.errors import UserError
 from vpgcnn.training.progress import Quiet
@@ -33,7 +33,7 @@ __all__ = ["Study", "study"]
 GREY = 3 / 255
 """An image whose channels differ by less everywhere has no hue."""
 LOCAL = 32
-"""Images of which the Lie derivative is taken."""
+"""Images of which the Lie derivative is taken, even over the folder."""
 WITNESSES = 3000
 """Images that are compared with each other, at most."""
 SENSITIVE = 0.05
@@ -96,7 +96,7 @@ class Study:
 
     def path(self, image: int) -> str:
         """The file of the n-th image of the orbit."""
-        return str(self.folder.paths[self.places[image]])
+        return readable(self.folder.paths[self.places[image]])
 
     def images(self) -> list[dict[str, Any]]:
         """A row for each image, as JSON takes them."""
@@ -119,14 +119,15 @@ class Study:
         local = None
         if self.local is not None:
             local = {
+                "images": len(self.local.relative),
                 "relative": float(self.local.relative.mean()),
-                "absolute": float(self.local.absolute.mean()),
-                "layers": self.local.by_layer(),
+                "absolute": float(self.local.absolute.square().mean().sqrt()),
+                "layers": {name.removeprefix("network."): value for name, value in self.local.by_layer().items()},
             }
         mean, error = self.witness.told()
         return {
             "classifier": self.classifier.name,
-            "data": str(self.folder.folder),
+            "data": readable(self.folder.folder),
             "size": self.classifier.size,
             **self.orbit.summary(),
             "sensitive_classes": [row["class"] for row in self.classes() if row["sensitive"]],
@@ -175,22 +176,25 @@ def study(
     pictures: list[Tensor] = []
     theta: dict[str, list[Tensor]] = {}
     few: list[Tensor] = []
-    keep = max(1, len(folder) // WITNESSES)
+    asked = set(_even(len(folder), WITNESSES))
+    looked = set(_even(len(folder), LOCAL))
+    witnesses: list[int] = []
 
     def shown() -> Iterator[tuple[Tensor, Tensor]]:
         for part in folder.batches(classifier.size, classifier.channels, batch):
             kept = torch.ones(len(part.labels), dtype=torch.bool)
             if moves.colour:
                 kept = (part.images.amax(dim=1) - part.images.amin(dim=1)).amax(dim=(1, 2)) > GREY
-                grey.extend(str(folder.paths[place]) for place in part.places[~kept].tolist())
+                grey.extend(readable(folder.paths[place]) for place in part.places[~kept].tolist())
             progress.advance(int((~kept).sum()))
             if not bool(kept.any()):
                 continue
-            images = part.images[kept]
-            places.extend(part.places[kept].tolist())
-            pictures.append(circle_picture(images, kind))
-            if sum(map(len, few)) < LOCAL:
-                few.append(images[: max(1, LOCAL // 4)])
+            images, own = part.images[kept], part.places[kept].tolist()
+            chosen = [place in asked for place in own]
+            witnesses.extend(len(places) + number for number, wanted in enumerate(chosen) if wanted)
+            pictures.append(circle_picture(images[torch.tensor(chosen)], kind))
+            few.append(images[torch.tensor([place in looked for place in own])])
+            places.extend(own)
             for layer, values in _theta(classifier, images).items():
                 theta.setdefault(layer, []).append(values)
             yield images, label_of[part.labels[kept]]
@@ -204,12 +208,17 @@ def study(
         first = next(iter(folder.skipped.values()), "")
         why = f"all {len(grey)} images are grey" if grey else f"none of {len(folder)} images can be read: {first}"
         raise UserError(f"there is nothing to look at in {folder.folder}: {why}") from None
-    if len(places) < 2:
-        raise UserError(f"one image of {folder.folder} can be looked at: at least 2 are needed")
-    local, notes = _local(classifier, torch.cat(few)[:LOCAL], kind)
-    witness = evidence(torch.cat(pictures)[::keep], orbit.labels[::keep])
+    if len(witnesses) < 2 or not sum(map(len, few)):
+        raise UserError(f"{len(places)} images of {folder.folder} can be looked at: too few")
+    local, notes = _local(classifier, torch.cat(few), kind)
+    witness = evidence(torch.cat(pictures), orbit.labels[witnesses])
     levels = {layer: torch.cat(parts) for layer, parts in theta.items()}
     return Study(classifier, folder, kind, orbit, places, witness, local, levels, grey, notes)
+
+
+def _even(count: int, wanted: int) -> list[int]:
+    """Up to `wanted` places, even among `count`."""
+    return [number * count // min(count, wanted) for number in range(min(count, wanted))]
 
 
 def _classes(classifier: Classifier, folder: ImageFolder, names: Sequence[str] | None) -> tuple[str, ...]:

@@ -4,94 +4,108 @@ from __future__ import annotations
 
 from typing import Any
 
-from vpgcnn.diagnosis.study import Study
+from vpgcnn.analysis.evidence import cautious
+from vpgcnn.diagnosis.study import SENSITIVE, Study
 
 __all__ = ["ADVICE", "verdict"]
 
 LISTED = 5
 ADVICE = {
+    "chance": "It is right no more often than chance, so that nothing else here means much. Do --size, --mean, --std "
+    "and --classes say what it was trained with?",
+    "few": "More images would tell.",
     "keep": "Nothing has to be done.",
-    "help": "A {kind}-equivariant model would help: nothing is lost by ignoring {kind} here.",
-    "hurt": "A fully {kind}-equivariant model would hurt, because {what} is the label, for the most part ({share:.0%} "
-    "of what neighbours know). Robustness is to be had image by image only: from a partially equivariant model, which "
-    "learns for each how much to ignore.",
-    "partial": "A fully {kind}-equivariant model may help or hurt: it cannot see {what}, and that is a part of the "
-    "label ({share:.0%} of what neighbours know). A partially equivariant model learns for each image how much to "
-    "ignore.",
-    "open": "These images cannot say whether ignoring {kind} would help or hurt: the difference is within its error. A "
-    "partially equivariant model learns it.",
-    "blind": "It ignores {kind}, although {what} tells the class of some images: a model that looks at it could be "
+    "blind": "It hardly looks at {what}, which helps to tell the class of some images: a model that does could be "
     "better.",
+    "help": "A {kind}-equivariant model could help: these images give no sign that {what} helps to tell the class.",
+    "open": "Whether ignoring {kind} would help or hurt these images cannot say: the difference is within twice its "
+    "standard error. A partially equivariant model learns it.",
+    "partial": "A fully {kind}-equivariant model may help or hurt: it cannot see {what}, without which neighbours lose "
+    "{share:.0%} of what they know. A partially equivariant model learns for each image how much to ignore.",
+    "hurt": "It is probably right to be sensitive: without {what}, neighbours lose {share:.0%} of what they know, and "
+    "so might a fully {kind}-equivariant model. A partially equivariant one learns for each image how much to ignore.",
 }
+TELLS = {True: "helps to tell the class", False: "does not help to tell it", None: "may or may not matter"}
 
 
 def verdict(study: Study) -> dict[str, Any]:
-    """headline, sentences, and the advice: keep, help, partial, hurt, open or blind (see `ADVICE`)."""
-    kind: str = study.kind
-    what = "colour" if study.kind == "hue" else "which way up it is"
-    said, rows = study.orbit.summary(), study.classes()
-    accuracy, moves = said["accuracy"], study.orbit.moves
+    """headline, sentences, and the advice: one of the keys of `ADVICE`, and its text."""
+    kind = study.kind
+    hue = kind == "hue"
+    what = "colour" if hue else "which way up it is"
+    rows = study.classes()
     sensitive = sorted((row for row in rows if row["sensitive"]), key=lambda row: row["mean"] - row["accuracy"])
-    every = bool(study.sensitive(study.orbit.labels >= 0))
-    headline = f"Sensitive to {kind} in {len(sensitive)} of {len(rows)} classes."
-    if not sensitive:
-        headline = f"Not sensitive to {kind} in any of {len(rows)} classes" + (
-            ", as far as so few images of each can tell; all together it is." if every else "."
-        )
-    worst = int(study.orbit.right.mean(dim=1).argmin())
-    sentences = [
-        f"{accuracy['as it is']:.1%} of {said['images']} images are classified rightly as they are, "
-        f"{accuracy['mean']:.1%} on average over {len(moves.places)} places on the circle, {accuracy['lowest']:.1%} at "
-        f"the worst ({shown(moves.places[worst], moves.unit)}). The answer stays the same at {said['consistency']:.0%} "
-        f"of the places."
-    ]
+    lost, error = study.loses(study.orbit.labels >= 0)
+    tells, share = study.witness.matters(), study.witness.share
+    key = _advice(study, bool(sensitive), tells)
+    sentences = [_accuracy(study)]
     if sensitive:
         most = ", ".join(f"{row['class']} ({row['accuracy']:.0%} → {row['mean']:.0%})" for row in sensitive[:LISTED])
         sentences.append(f"{'These lose' if len(sensitive) > 1 else 'This one loses'} most: {most}.")
-    if said["error"]["floor"] > 0.01:
+    said = study.orbit.errors()
+    if said["floor"] > 0.01:
         sentences.append(
-            f"Of the change in its answers ({said['error']['mean']:.2f} on average, of at most 1), "
-            f"{said['error']['floor']:.2f} is due to resampling pixels alone."
+            f"Its answers change by {said['mean']:.2f} on average (of at most 1); turning an image there and back, "
+            f"which only resamples its pixels, changes them by {said['floor']:.2f}."
         )
-    tells = study.witness.matters()
-    mean, error = study.witness.told()
+    mean, doubt = study.witness.told()
     sentences.append(
-        f"The images themselves: neighbours that are alike in {'their hues' if kind == 'hue' else 'coarse shape'} tell "
-        f"the class of {float(study.witness.as_is.mean()):.1%} of them, and of {float(study.witness.free.mean()):.1%} "
-        f"when each may be {'shifted in hue' if kind == 'hue' else 'turned'} to fit (chance: "
-        f"{study.witness.chance:.1%}). So {what} {_tells(tells)} ({100 * mean:+.1f} ± {100 * error:.1f} points)."
+        f"The images themselves: neighbours that are alike in {'their hues' if hue else 'coarse shape'} tell the class "
+        f"of {float(study.witness.as_is.mean()):.1%} of them, and of {float(study.witness.free.mean()):.1%} when each "
+        f"may be {'shifted in hue' if hue else 'turned'} to fit (chance: {study.witness.chance:.1%}). So {what} "
+        f"{TELLS[tells]} ({100 * mean:+.1f} points, standard error {100 * doubt:.1f})."
     )
-    share = study.witness.share
-    key = _advice(bool(sensitive) or every, tells, share)
     if key in ("partial", "hurt"):
-        free = [row["class"] for row in sensitive if row["circle_tells"] is False]
-        bound = [row["class"] for row in sensitive if row["circle_tells"] is True]
-        sentences += [
-            f"Among the sensitive classes it {does} in {len(names)}: {', '.join(names[:LISTED])}"
-            f"{', …' if len(names) > LISTED else ''}."
-            for does, names in (("matters", bound), ("does not matter", free))
-            if names
-        ]
+        for does, wanted in (("helps", True), ("does not help", False)):
+            names = [row["class"] for row in sensitive if row["circle_tells"] is wanted]
+            more = ", …" if len(names) > LISTED else ""
+            if names:
+                listed = ", ".join(names[:LISTED])
+                sentences.append(f"Among the sensitive classes it {does} in {len(names)}: {listed}{more}.")
     return {
-        "headline": headline,
+        "headline": _headline(study, len(sensitive), len(rows), lost, error),
         "sentences": sentences,
         "advice": key,
         "text": ADVICE[key].format(kind=kind, what=what, share=share),
     }
 
 
-def shown(place: float, unit: str) -> str:
-    """A place on the circle, to be read."""
-    return f"{place:.0f}{unit}" if unit == "°" else f"{place:.2f} {unit}"
+def _headline(study: Study, sensitive: int, classes: int, lost: float, error: float) -> str:
+    named = study.orbit.moves.name
+    if sensitive:
+        return f"Sensitive to {named} in {sensitive} of {classes} classes."
+    if lost >= SENSITIVE and lost >= 2 * error:
+        return f"Sensitive to {named}, though no class has images enough to be named."
+    if lost + 2 * error >= SENSITIVE:
+        return f"Too few images to say whether it is sensitive to {named}."
+    same = float(study.orbit.consistency.mean())
+    changes = f", but {1 - same:.0%} of its answers change" if same < 0.9 else ""
+    return f"Not sensitive to {named} in accuracy{changes}."
 
 
-def _tells(matters: bool | None) -> str:
-    return {True: "is a part of the label", False: "says nothing about the label", None: "may or may not matter"}[
-        matters
-    ]
+def _accuracy(study: Study) -> str:
+    orbit = study.orbit
+    accuracy = orbit.right.mean(dim=1)
+    worst = int(accuracy.argmin())
+    where = f" ({orbit.moves.shown(orbit.moves.places[worst])})" if worst else ""
+    return (
+        f"{float(accuracy[0]):.1%} of {len(orbit.labels)} images are classified rightly as they are, "
+        f"{float(accuracy.mean()):.1%} on average over {len(accuracy)} places on the circle, "
+        f"{float(accuracy.min()):.1%} at the worst{where}. The answer stays the same at "
+        f"{float(orbit.consistency.mean()):.0%} of the places."
+    )
 
 
-def _advice(sensitive: bool, tells: bool | None, share: float) -> str:
-    if not sensitive:
+def _advice(study: Study, sensitive: bool, tells: bool | None) -> str:
+    right = study.orbit.right[0]
+    mean, error = cautious(right)
+    if mean <= float(study.orbit.labels.bincount().max()) / len(right) + 2 * error:
+        return "chance"
+    lost, doubt = study.loses(study.orbit.labels >= 0)
+    if not sensitive and not (lost >= SENSITIVE and lost >= 2 * doubt):
+        if lost + 2 * doubt >= SENSITIVE:
+            return "few"
         return "blind" if tells else "keep"
-    return {True: "hurt" if share > 0.5 else "partial", False: "help", None: "open"}[tells]
+    if tells is None:
+        return "open"
+    return ("hurt" if study.witness.share > 0.5 else "partial") if tells else "help"

@@ -50,11 +50,20 @@ def panels(found: dict[str, Any], whole: float) -> list[Panel]:
     places, accuracy = around(found["places"], whole, found["accuracy"]["at"])
     _, error = around(found["places"], whole, found["error"]["at"])
     _, floor = around(found["places"], whole, found["error"]["floor_at"])
+    sure = {name: around(found["places"], whole, values)[1] for name, values in found["confidence"].items()}
     level = [found["accuracy"]["as it is"]] * len(places)
     right = [Curve("accuracy", accuracy), Curve("accuracy as it is", level, dashed=True)]
-    moved = [Curve("change of its answer", error), Curve("of it, by resampling alone", floor, dashed=True)]
+    moved = [Curve("change of its answer", error)]
+    if max(floor) > 0:
+        moved.append(Curve("there and back: resampling alone", floor, dashed=True))
     return [
         Panel("Accuracy along the circle", places, right, axis, up_to("accuracy")),
+        Panel(
+            "Confidence in the right class: mean, and the middle 80 %",
+            places,
+            [Curve("confidence", sure["mean"], sure["low"], sure["high"])],
+            axis,
+        ),
         Panel("How far its answer moves (0: not at all, 1: entirely)", places, moved, axis, CONFIDENCE),
     ]
 
@@ -69,16 +78,23 @@ def layers(found: dict[str, Any]) -> str:
     if top <= 0:
         return ""
     panel = BarPanel(
-        "What each layer adds, from first to last", list(shares), [Bars("by layer", [(0, v) for v in shares.values()])],
+        "What each layer adds, from first to last",
+        list(shares),
+        [Bars("logits per radian", [(0, v) for v in shares.values()])],
         "layers (point at one for its name)", up_to("logits per radian", top),
     )  # fmt: skip
     listed = "".join(
-        f"<li>{escape(name)}: {value:.3g}</li>" for name, value in sorted(shares.items(), key=lambda p: -p[1])[:8]
+        f"<li>{escape(name)}: {value:.3g} logits per radian</li>"
+        for name, value in sorted(shares.items(), key=lambda p: -p[1])[:8]
     )
-    return f"""<h2>Which layers are to blame</h2>
-<p class="soft">How fast the logits begin to change when the image begins to move: {local["relative"]:.2f} of their own
-size per radian (the Lie derivative; an equivariant network has 0), and which layers that comes from. Layers may
-cancel each other.</p>{draw(Chart([panel]))}<ol>{listed}</ol>"""
+    hue = """In a network that has no hues inside, all of it comes from the first layer that mixes channels. (This is
+the linear rotation of RGB.)"""
+    return f"""<h2>Which layers it comes from</h2>
+<p class="soft">How fast the logits begin to change when the image begins to move (the Lie derivative):
+{local["relative"]:.2f} of their own size per radian, on {local["images"]} images; an equivariant network has 0. By
+layer, as the root of the mean square; layers may cancel each other. “Between layers” are functions that are no
+modules, and layers that take several inputs or tokens. {"" if found["unit"] == "°" else hue}</p>
+{draw(Chart([panel]))}<ol>{listed}</ol>"""
 
 
 def page(
@@ -106,9 +122,11 @@ def page(
 <h2>Along the circle</h2>
 <div class="row">{"".join(draw(Chart([panel])) for panel in panels(found, whole))}</div>
 <h2>Class by class</h2>
-<p class="soft">Click on a head to sort. “Sensitive”: it loses at least 5 points of accuracy over the circle, and twice
-the standard error of that. “{"Colour" if kind == "hue" else "Direction"} tells”: whether neighbours that are alike find
-the class less often when they may be {"shifted" if kind == "hue" else "turned"} to fit.</p>
+<p class="soft">Click on a head to sort; on a small screen the table scrolls. “Sensitive”: it loses at least 5 points of
+accuracy over the circle, and twice the standard error of that. “At the worst”: the lowest accuracy at any place. “Same
+answer”: how often a moved image gets the answer of the image as it is. “Change”: how far the answer moves, from 0 to 1.
+“{"Colour" if kind == "hue" else "Direction"} helps”: whether neighbours that are alike find the class less often when
+they may be {"shifted" if kind == "hue" else "turned"} to fit.</p>
 {_classes(found, kind)}
 {_strips("Images whose answer moves most", most, found)}
 {_strips("Images whose answer moves least", least, found)}
@@ -120,18 +138,24 @@ the class less often when they may be {"shifted" if kind == "hue" else "turned"}
 
 def _classes(found: dict[str, Any], kind: str) -> str:
     levels = list(found["classes"][0]["theta"])
-    tells = "colour tells" if kind == "hue" else "direction tells"
-    heads = ["class", "images", "accuracy", "over the circle", "loses", "lowest", "same answer", "error", "floor"]
-    heads += ["sensitive", tells, *(f"θ {layer}" for layer in levels)]
+    resampled = any(row["floor"] > 0 for row in found["classes"])
+    heads = ["class", "sensitive", "loses", "accuracy", "over the circle", "at the worst", "same answer", "change"]
+    heads += [
+        *(["there and back"] if resampled else []),
+        "colour helps" if kind == "hue" else "direction helps",
+        "images",
+    ]
+    heads += [f"θ {layer}" for layer in levels]
     rows = []
     for row in found["classes"]:
-        cells: list[tuple[Any, str]] = [(row["class"], row["class"]), (row["images"], str(row["images"]))]
         lost = row["accuracy"] - row["mean"]
-        shares = row["accuracy"], row["mean"], lost, row["lowest"], row["consistency"]
-        cells += [(round(value, 6), f"{value:.0%}") for value in shares]
-        cells += [(round(row[key], 6), f"{row[key]:.2f}") for key in ("error", "floor")]
+        cells: list[tuple[Any, str]] = [(row["class"], row["class"])]
         cells += [(int(row["sensitive"]), "yes" if row["sensitive"] else "no")]
+        shares = lost, row["accuracy"], row["mean"], row["lowest"], row["consistency"]
+        cells += [(round(value, 6), f"{value:.0%}") for value in shares]
+        cells += [(round(row[key], 6), f"{row[key]:.2f}") for key in ("error", *(["floor"] if resampled else []))]
         cells += [({True: 1, None: 0, False: -1}[row["circle_tells"]], TOLD[row["circle_tells"]])]
+        cells += [(row["images"], str(row["images"]))]
         cells += [(round(row["theta"][layer], 6), f"{row['theta'][layer]:.2f}") for layer in levels]
         rows.append((lost, cells))
     rows.sort(key=lambda pair: -pair[0])
@@ -141,15 +165,16 @@ def _classes(found: dict[str, Any], kind: str) -> str:
 def _strips(title: str, images: Sequence[Shown], found: dict[str, Any]) -> str:
     if not images:
         return ""
-    unit = found["unit"]
-    heads = [f"{place:.0f}°" if unit == "°" else f"{place:.2f}" for place in found["places"]]
-    axis, whole = (ROTATION, 360.0) if unit == "°" else (HUE, 1.0)
+    degrees = found["unit"] == "°"
+    axis, whole = (ROTATION, 360.0) if degrees else (HUE, 1.0)
+    near = [place - whole if place > whole / 2 else place for place in found["places"]]
+    heads = [f"{place:+.0f}°" if degrees else f"{place:+.2f}" for place in near]
     strips, curves = [], []
     for image in images:
         name = f"{image.truth}\n{image.file.rsplit('/', 1)[-1]}\nmoves {image.error:.2f}"
         strips.append(strip(heads, name, image.pixels, image.said, image.truth))
         places, values = around(found["places"], whole, image.confidence)
-        panel = Panel(f"{image.truth}: confidence", places, [Curve("confidence", values)], axis)
+        panel = Panel(f"{image.truth}, {image.file.rsplit('/', 1)[-1]}", places, [Curve("confidence", values)], axis)
         curves.append(plot(panel, width=300, height=180))
     return f"""<h2>{escape(title)}</h2>
 <p class="soft">Green: its own class; orange: another. Below, the confidence in its own class, in the same order.</p>

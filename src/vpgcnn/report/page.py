@@ -32,13 +32,14 @@ svg { max-width: 100%; height: auto }
 figure { margin: 0; text-align: center }
 table { border-collapse: collapse; font-size: .85rem } td, th { padding: .25rem .4rem; text-align: center }
 td img { width: 56px; height: 56px; border-radius: 4px; display: block } img.pixels { image-rendering: pixelated }
-table.strip td { max-width: 66px; overflow-wrap: anywhere; hyphens: auto; vertical-align: top; line-height: 1.25;
-  font-size: .75rem }
+table.strip td { max-width: 84px; overflow-wrap: break-word; hyphens: auto; vertical-align: top; line-height: 1.25;
+  font-size: .72rem }
 table.strip th { min-width: 60px }
 td.right { color: #009e73 } td.other { color: #d55e00 } .scroll { overflow-x: auto } .tall { max-height: 32rem;
   overflow: auto; border: 1px solid var(--line); border-radius: 8px; padding: 0 .4rem }
 table.sorted thead th { position: sticky; top: 0; background: var(--ground); z-index: 1 }
 table.sorted { width: 100% } table.sorted td { text-align: right; border-top: 1px solid var(--line) }
+table.sorted td:first-child { max-width: 11rem; overflow-wrap: anywhere }
 table.sorted td:first-child, table.sorted th:first-child { text-align: left; position: sticky; left: 0;
   background: var(--ground) }
 table.sorted th { text-align: right; white-space: nowrap } table.sorted th button { font: inherit; font-weight: 600;

@@ -1,0 +1,82 @@
+"""vpgcnn serve."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from pathlib import Path
+
+from vpgcnn.commands.common import data_dir_option, parser
+from vpgcnn.errors import UserError
+
+ABOUT = """Open a page on this computer: turn an image (or shift its hue), and watch what a network says of it and how
+much of the symmetry it uses. A second run is shown beside the first."""
+EXAMPLES = """examples:
+  vpgcnn serve runs/demo/variational runs/demo/full
+  vpgcnn serve runs/flowers102 --port 8080 --no-browser
+
+The API behind the page is described at /openapi.json; scripts may use it:
+  curl -s localhost:8000/api/inspect -H 'content-type: application/json' -d '{"sample": 0, "angle": 90}'
+Only this computer reaches it, unless --host says otherwise: it has no password.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Serve the page until stopped."""
+    command = parser("serve", ABOUT)
+    command.epilog = EXAMPLES
+    command.add_argument("runs", type=Path, nargs="+", metavar="run", help="folders of runs, or weights files; up to 4")
+    command.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    command.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: 8000)")
+    command.add_argument("--no-browser", action="store_true", help="do not open a browser")
+    data_dir_option(command)
+    options = command.parse_args(arguments)
+    if len(options.runs) > 4:
+        raise UserError(f"at most 4 runs are shown beside each other, got {len(options.runs)}")
+    if not 0 <= options.port <= 65535:
+        raise UserError(f"a port is a number from 0 to 65535, got {options.port}")
+    import torch
+    import uvicorn
+
+    from vpgcnn.serve.app import make_app
+    from vpgcnn.serve.inspector import Inspector, load_samples, open_networks
+
+    device = torch.accelerator.current_accelerator() or torch.device("cpu")
+    networks, config = open_networks(options.runs, device)
+    listening = _listen(options.host, options.port)
+    inspector = Inspector(networks)
+    load_samples(inspector, config, options.data_dir)
+    address = f"http://{options.host}:{listening.getsockname()[1]}"
+    hosts = ["localhost", "127.0.0.1", "[::1]", "::1", options.host, "testserver"]
+    app = make_app(inspector, ["*"] if options.host in ("0.0.0.0", "::") else hosts)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app, log_level="warning", access_log=False, limit_concurrency=256, timeout_keep_alive=5,
+            timeout_graceful_shutdown=5, server_header=False,
+        )
+    )  # fmt: skip
+    print(f"{len(inspector.samples)} samples. {inspector.note}".strip())  # noqa: T201
+    print(f"open {address} (Ctrl-C stops)", flush=True)  # noqa: T201
+    if not options.no_browser and sys.stdout.isatty():
+        import webbrowser
+
+        webbrowser.open(address)
+    with contextlib.suppress(KeyboardInterrupt):  # which uvicorn raises again once it has stopped
+        server.run(sockets=[listening])
+    print("stopped")  # noqa: T201
+    return 0
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    listening = None
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+    except OSError as error:
+        if listening is not None:
+            listening.close()
+        raise UserError(f"cannot listen on {host}:{port}: {error.strerror or error} (see --port)") from error
+    return listening

@@ -1,0 +1,1 @@
+"""The inspector: a page on localhost to turn an image and watch the level, and the API behind it."""

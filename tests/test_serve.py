@@ -1,0 +1,413 @@
+"""The inspector's API: what it answers, and what it does not put up with."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+import uvicorn
+from fastapi.testclient import TestClient
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from vpgcnn import cli
+from vpgcnn.analysis import observe, read_theta, read_weights
+from vpgcnn.data import Dataset, Split
+from vpgcnn.models.config import COLOR_CNN, DIGITS
+from vpgcnn.serve.app import IMAGE_BYTES, make_app
+from vpgcnn.serve.inspector import Inspector, open_networks
+from vpgcnn.serve.limits import BusyError, Turnstile
+from vpgcnn.training.checkpoint import Card, save_model
+
+DIGIT = replace(DIGITS, widths=(2, 2, 4), hidden=4)
+COLOR = replace(COLOR_CNN, width=3, level="variational", initial=0.6, group_pool="mean")
+
+
+def saved(path: Path, **changes: Any) -> Path:
+    """A network with random weights."""
+    torch.manual_seed(len(path.name))
+    card = Card(
+        **{"model": DIGIT, "classes": ("6", "7", "9"), "channels": 1, "size": 28, "mean": 0.1, "std": 0.3} | changes
+    )
+    save_model(path, card.build(), card, {})
+    return path
+
+
+def digits(count: int = 30, channels: int = 1) -> Dataset:
+    images = torch.randint(
+        0, 256, (count, channels, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
+    split = Split(images, torch.arange(count) % 3)
+    return Dataset("made up", ("6", "7", "9"), split, split, split)
+
+
+@pytest.fixture(scope="module")
+def inspector(tmp_path_factory: pytest.TempPathFactory) -> Inspector:
+    root = tmp_path_factory.mktemp("networks")
+    paths = [saved(root / "mine.safetensors"), saved(root / "full.safetensors", model=replace(DIGIT, level="full"))]
+    found = Inspector(open_networks(paths, torch.device("cpu"))[0])
+    found.add_samples(digits())
+    return found
+
+
+@pytest.fixture(scope="module")
+def client(inspector: Inspector) -> Iterator[TestClient]:
+    with TestClient(make_app(inspector, ["testserver"]), raise_server_exceptions=False) as opened:
+        yield opened
+
+
+def png(width: int = 40, height: int = 30, color: int | tuple[int, int, int] = 200, mode: str = "L") -> bytes:
+    stream = io.BytesIO()
+    Image.new(mode, (width, height), color).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def upload(client: TestClient, data: bytes, **more: Any) -> httpx.Response:
+    return client.post("/api/inspect", json={"image": base64.b64encode(data).decode(), **more})
+
+
+# ------------------------------------------------------------ answers
+
+
+def test_models_and_health(client: TestClient) -> None:
+    assert client.get("/healthz").json()["status"] == "ok"
+    found = client.get("/api/models").json()
+    assert found["api"] == "1"
+    assert [model["name"] for model in found["models"]] == ["mine", "full"]
+    assert found["models"][0]["layers"] == ["last"]
+    assert found["models"][1]["layers"] == []
+    assert {model["moves"] for model in found["models"]} == {"rotation"}
+
+
+def test_an_inspection_is_what_the_network_says_of_the_turned_image(client: TestClient, inspector: Inspector) -> None:
+    answer = client.post("/api/inspect", json={"sample": 4, "angle": 90, "steps": 4, "models": ["mine"]}).json()
+    assert answer["places"] == [0, 90, 180, 270]
+    assert answer["label"] == inspector.card.classes[inspector.samples[4].label]
+    (network,) = answer["networks"]
+    assert network["probabilities"] == network["curve"][1]
+    mine = inspector.networks[0]
+    turned = inspector.samples[4].pixels.rot90(1, (-2, -1))[None]
+    with torch.no_grad():
+        expected = mine.model(mine.card.standardised(255 * turned))[0].softmax(dim=1)[0]
+    assert network["probabilities"] == pytest.approx(expected.tolist(), abs=1e-4)
+    (level,) = network["levels"]
+    theta = read_theta(mine.model, mine.card.standardised(255 * turned))["last"][0, 0]
+    assert level["theta"] == pytest.approx(float(theta), abs=1e-4)
+    assert sum(level["weights"]) == pytest.approx(1, abs=1e-4)
+    shown = Image.open(io.BytesIO(base64.b64decode(answer["image"].split(",")[1])))
+    assert np.abs(np.asarray(shown) / 255 - turned[0, 0].numpy()).max() < 0.01
+
+
+def test_an_angle_may_be_any_and_the_circle_closes(client: TestClient) -> None:
+    one, two = (client.post("/api/inspect", json={"sample": 0, "angle": a, "steps": 0}).json() for a in (-90, 270.0))
+    assert one["networks"] == two["networks"]
+    assert one["angle"] == two["angle"] == 270
+    assert one["networks"][0]["curve"] == []
+
+
+def test_the_gallery_is_sorted_and_filtered(client: TestClient) -> None:
+    narrow = client.get("/api/samples", params={"order": "narrow", "limit": 100}).json()
+    assert narrow["total"] == 30
+    theta = [sample["theta"] for sample in narrow["samples"]]
+    assert theta == sorted(theta)
+    wide = client.get("/api/samples", params={"order": "wide", "limit": 5}).json()["samples"]
+    assert [sample["theta"] for sample in wide] == theta[::-1][:5]
+    sevens = client.get("/api/samples", params={"label": "7", "offset": 8}).json()
+    assert sevens["total"] == 10
+    assert {sample["label"] for sample in sevens["samples"]} == {"7"}
+    assert len(sevens["samples"]) == 2
+    assert client.get("/api/samples", params={"label": "../x"}).status_code == 404
+    assert client.get("/api/samples", params={"order": "sideways"}).status_code == 422
+
+
+def test_uploads_of_every_allowed_format(client: TestClient) -> None:
+    for kind in ("PNG", "JPEG", "WEBP", "BMP", "GIF"):
+        stream = io.BytesIO()
+        Image.new("RGB", (50, 40), (200, 30, 90)).save(stream, kind)
+        answer = upload(client, stream.getvalue(), steps=0)
+        assert answer.status_code == 200, kind
+        assert answer.json()["label"] is None
+    text = "data:image/png;base64," + base64.b64encode(png()).decode()
+    assert client.post("/api/inspect", json={"image": text}).status_code == 200
+
+
+def test_the_orientation_of_a_photograph_is_honoured_and_light_may_be_exchanged(client: TestClient) -> None:
+    pixels = np.zeros((28, 28), np.uint8)
+    pixels[:14] = 255  # light above
+    stream = io.BytesIO()
+    exif = Image.Exif()
+    exif[0x0112] = 3  # held upside down
+    Image.fromarray(pixels).save(stream, "JPEG", exif=exif)
+    answer = upload(client, stream.getvalue(), steps=0).json()
+    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(answer["image"].split(",")[1]))))
+    assert shown[:10].mean() < 30 < 220 < shown[-10:].mean()
+    answer = upload(client, stream.getvalue(), steps=0, invert=True).json()
+    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(answer["image"].split(",")[1]))))
+    assert shown[:10].mean() > 220 > 30 > shown[-10:].mean()
+
+
+def test_hue(tmp_path: Path) -> None:
+    path = saved(tmp_path / "color.safetensors", model=COLOR, channels=3)
+    inspector = Inspector(open_networks([path], torch.device("cpu"))[0])
+    inspector.add_samples(digits(channels=3))
+    client = TestClient(make_app(inspector, ["testserver"]))
+    assert client.get("/api/models").json()["models"][0]["moves"] == "hue"
+    answer = upload(client, png(color=(255, 0, 0), mode="RGB"), angle=120, steps=3).json()
+    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(answer["image"].split(",")[1]))).convert("RGB"))
+    assert shown.reshape(-1, 3).mean(0) == pytest.approx([0, 255, 0], abs=8)  # red by a third of the circle is green
+    assert len(answer["networks"][0]["levels"][0]["weights"]) == 3
+
+
+def test_one_forward_pass_reads_what_three_would() -> None:
+    torch.manual_seed(0)
+    card = Card(COLOR, ("a", "b"), 3, 28, 0.5, 0.3)
+    model, images = card.build().eval(), torch.rand(3, 3, 28, 28)
+    seen = observe(model, images)
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    again = observe(model, images)
+    assert len(calls) == 1
+    assert torch.equal(seen.logits, again.logits)
+    assert torch.equal(seen.logits, model(images)[0])
+    for found, expected in ((seen.theta, read_theta(model, images)), (seen.weights, read_weights(model, images))):
+        assert list(found) == list(expected) == ["conv6", "conv7"]
+        assert all(torch.equal(found[layer], expected[layer]) for layer in found)
+
+
+def test_networks_that_do_not_belong_together_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = saved(tmp_path / "one.safetensors"), saved(tmp_path / "two.safetensors", classes=("a", "b", "c"))
+    assert cli.main(["serve", str(one), str(two), "--no-browser"]) == 1
+    assert "one and two cannot be compared: their classes differ" in capsys.readouterr().err
+    assert cli.main(["serve", str(one), "--port", "99999"]) == 1
+    assert "a port is a number from 0 to 65535, got 99999" in capsys.readouterr().err
+    assert cli.main(["serve", *[str(one)] * 5]) == 1
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert cli.main(["serve", str(one), "--port", str(taken.getsockname()[1])]) == 1
+    assert "cannot listen on 127.0.0.1" in capsys.readouterr().err
+    assert cli.main(["serve", str(tmp_path / "none")]) == 1
+
+
+# ------------------------------------------------------------ what it does not put up with
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A PNG that says it is large, in few bytes."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = zlib.compress(b"\0" * (width + 1) * height, 9)
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+HOSTILE = {
+    "100 megapixels": bomb(10_000, 10_000),
+    "truncated JPEG": b"",
+    "SVG": b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><rect width="9" height="9"/></svg>',
+    "text": b"this is not a picture",
+    "nothing": b"",
+    "half a PNG": png()[:40],
+    "a TIFF": b"II*\0" + b"\0" * 100,
+    "an EPS": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_no_image_is_refused_in_a_sentence(name: str, client: TestClient) -> None:
+    data = HOSTILE[name]
+    if name == "truncated JPEG":
+        stream = io.BytesIO()
+        Image.effect_noise((64, 64), 50).save(stream, "JPEG")
+        data = stream.getvalue()[: len(stream.getvalue()) // 2]
+    answer = upload(client, data)
+    assert answer.status_code == 400, answer.text
+    assert isinstance(answer.json()["detail"], str)
+    assert "Traceback" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"{", b"[]", b"null", b"3", b'{"sample": "zero"}', b'{"sample": 0, "angle": NaN}',
+        b'{"sample": 0, "angle": Infinity}', b'{"sample": 0, "angle": 1e999}', b'{"sample": 0, "angle": "east"}',
+        b'{"sample": -1}', b'{"sample": 0, "steps": 100000}', b'{"sample": 0, "image": ""}', b"{}",
+        b'{"sample": 0, "models": "mine"}', b'{"sample": 0, "path": "/etc/passwd"}', b'{"sample": true}',
+        b'{"sample": 0, "models": ["\\ud800"]}', b'{"image": "\\ud800"}', b"\xff\xfe", b'{"sample": 1e400}',
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_bad_requests_are_not_the_servers_fault(body: bytes, client: TestClient) -> None:
+    answer = client.post("/api/inspect", content=body, headers={"content-type": "application/json"})
+    assert 400 <= answer.status_code < 500, answer.text
+    assert "detail" in answer.json()
+
+
+def test_no_text_becomes_a_path(client: TestClient) -> None:
+    for text in ("../../etc/passwd", "/etc/passwd", "file:///etc/passwd", "..%2f..%2fetc%2fpasswd", "\0"):
+        assert client.post("/api/inspect", json={"sample": 0, "models": [text]}).status_code == 404
+        assert client.post("/api/inspect", json={"image": text}).status_code == 400
+        assert client.get("/api/samples", params={"label": text}).status_code == 404
+        assert text == "\0" or client.get(f"/{text}").status_code == 404
+    assert client.get("/page.js/../../app.py").status_code == 404
+
+
+def test_other_hosts_and_large_bodies_are_refused(client: TestClient) -> None:
+    assert client.get("/healthz", headers={"host": "evil.example"}).status_code == 400
+    large = b'{"image": "' + b"A" * (IMAGE_BYTES * 2) + b'"}'
+    assert client.post("/api/inspect", content=large).status_code == 413
+    assert client.post("/api/inspect", content=iter([large])).status_code == 413  # without saying how long it is
+    assert client.get("/healthz", headers={"content-length": "-5"}).status_code == 413
+
+
+def test_pages_load_nothing_from_elsewhere(client: TestClient) -> None:
+    for path in ("/", "/page.js", "/page.css"):
+        answer = client.get(path)
+        assert answer.status_code == 200
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "http" not in answer.text.replace("http://www.w3.org/2000/svg", "")
+    assert client.get("/plotly.js").status_code == 200
+    assert client.get("/docs").status_code == 404
+
+
+def test_a_turnstile_lets_one_through_and_turns_many_away() -> None:
+    async def crowd() -> list[str]:
+        turnstile = Turnstile(waiting=2)
+        inside = 0
+
+        async def visit() -> str:
+            nonlocal inside
+            try:
+                async with turnstile:
+                    inside += 1
+                    assert inside == 1
+                    await asyncio.sleep(0.01)
+                    inside -= 1
+                    return "seen"
+            except BusyError:
+                return "turned away"
+
+        first = await asyncio.gather(*(visit() for _ in range(10)))
+        return [*first, await visit()]
+
+    found = asyncio.run(crowd())
+    assert found.count("seen") == 4  # one inside, two waiting, and one later
+    assert found[-1] == "seen"
+
+
+def test_more_work_than_can_be_done_is_answered_429(inspector: Inspector, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Inspector.inspect
+
+    def slow(self: Inspector, *rest: Any) -> Any:
+        time.sleep(0.2)
+        return whole(self, *rest)
+
+    monkeypatch.setattr(Inspector, "inspect", slow)
+
+    async def crowd() -> list[int]:
+        transport = httpx.ASGITransport(make_app(inspector, ["testserver"], waiting=2))
+        async with httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:
+            asked = [client.post("/api/inspect", json={"sample": 0, "steps": 0}) for _ in range(8)]
+            return [answer.status_code for answer in await asyncio.gather(*asked)]
+
+    found = asyncio.run(crowd())
+    assert sorted(set(found)) == [200, 429]
+    assert found.count(200) == 3
+
+
+@pytest.fixture(scope="module")
+def address(inspector: Inspector) -> Iterator[tuple[str, int]]:
+    """A real server, which waits a second for a request to arrive."""
+    app = make_app(inspector, ["127.0.0.1"], seconds=1.0)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield server.servers[0].sockets[0].getsockname()
+    server.should_exit = True
+    thread.join()
+
+
+def test_a_slow_client_blocks_nobody_and_is_sent_away(address: tuple[str, int]) -> None:
+    with socket.create_connection(address, timeout=10) as slow:
+        slow.sendall(b"POST /api/inspect HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n{")
+        with httpx.Client(base_url=f"http://{address[0]}:{address[1]}") as client:
+            for _ in range(3):
+                assert client.post("/api/inspect", json={"sample": 0, "steps": 0}).status_code == 200
+        assert slow.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def test_a_stopped_server_says_so(tmp_path: Path) -> None:
+    path = saved(tmp_path / "net.safetensors")
+    words = [sys.executable, "-m", "vpgcnn", "serve", str(path), "--port", "0", "--no-browser"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert "drop your own" in child.stdout.readline()
+        line = child.stdout.readline()
+        address = line.split()[1]
+        assert httpx.get(f"{address}/healthz").json()["status"] == "ok"
+        assert httpx.get(f"{address}/api/samples").json() == {"total": 0, "samples": []}
+        child.send_signal(signal.SIGINT)
+        rest, errors = child.communicate(timeout=30)
+    assert rest.strip() == "stopped"
+    assert "Traceback" not in errors
+    assert child.returncode in (0, 130, -signal.SIGINT)
+
+
+WORDS = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20),
+    st.sampled_from(["mine", "full", "../../etc/passwd", "6", "narrow", "\ud800"]),
+    st.lists(st.one_of(st.text(max_size=5), st.sampled_from(["mine", "full"])), max_size=3),
+)  # fmt: skip
+FIELDS = st.sampled_from(["sample", "image", "angle", "steps", "models", "invert", "../x"])
+
+
+@settings(max_examples=400)
+@given(
+    st.dictionaries(FIELDS, WORDS, max_size=7),
+    st.dictionaries(st.sampled_from(["order", "label", "offset", "limit", "x"]), WORDS, max_size=4),
+)
+def test_any_request_gets_an_answer(client: TestClient, body: dict[str, Any], query: dict[str, Any]) -> None:
+    text = json.dumps(body).encode()
+    answer = client.post("/api/inspect", content=text, headers={"content-type": "application/json"})
+    assert answer.status_code < 500, answer.text
+    plain = {key: str(value).encode("utf-8", "replace").decode() for key, value in query.items()}
+    assert client.get("/api/samples", params=plain).status_code < 500
+
+
+def test_nothing_is_written(client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and len(arguments) > 2 and isinstance(arguments[2], int) and arguments[2] & os.O_ACCMODE:
+            opened.append(str(arguments[0]))
+
+    sys.addaudithook(watch)
+    upload(client, png())
+    upload(client, b"nothing")
+    client.post("/api/inspect", json={"sample": 0})
+    client.get("/api/samples")
+    assert [path for path in opened if "/dev/" not in path] == []
