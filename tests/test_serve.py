@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
-import json
 import os
 import signal
 import socket
@@ -23,11 +22,11 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import schemathesis
 import torch
 import uvicorn
 from fastapi.testclient import TestClient
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings
 from PIL import Image
 
 from vpgcnn import cli
@@ -377,25 +376,21 @@ def test_a_stopped_server_says_so(tmp_path: Path) -> None:
     assert child.returncode in (0, 130, -signal.SIGINT)
 
 
-WORDS = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20),
-    st.sampled_from(["mine", "full", "../../etc/passwd", "6", "narrow", "\ud800"]),
-    st.lists(st.one_of(st.text(max_size=5), st.sampled_from(["mine", "full"])), max_size=3),
-)  # fmt: skip
-FIELDS = st.sampled_from(["sample", "image", "angle", "steps", "models", "invert", "../x"])
+REQUESTS = int(os.environ.get("VPGCNN_REQUESTS", "300"))
+"""For each part of the API; the document of the inspector says how many were tried."""
+schema = schemathesis.openapi.from_dict(make_app(Inspector([]), ["testserver"]).openapi())
 
 
-@settings(max_examples=400)
-@given(
-    st.dictionaries(FIELDS, WORDS, max_size=7),
-    st.dictionaries(st.sampled_from(["order", "label", "offset", "limit", "x"]), WORDS, max_size=4),
-)
-def test_any_request_gets_an_answer(client: TestClient, body: dict[str, Any], query: dict[str, Any]) -> None:
-    text = json.dumps(body).encode()
-    answer = client.post("/api/inspect", content=text, headers={"content-type": "application/json"})
+@schema.parametrize()
+@settings(max_examples=REQUESTS, suppress_health_check=list(HealthCheck))
+def test_any_request_gets_an_answer(case: schemathesis.Case, client: TestClient) -> None:
+    """Requests generated from the API's own description, sound and unsound ones."""
+    sent = case.as_transport_kwargs(base_url="http://testserver")
+    answer = client.request(
+        sent["method"], sent["url"], headers=dict(sent["headers"]), params=sent.get("params"), json=sent.get("json"),
+        content=sent.get("data"),
+    )  # fmt: skip
     assert answer.status_code < 500, answer.text
-    plain = {key: str(value).encode("utf-8", "replace").decode() for key, value in query.items()}
-    assert client.get("/api/samples", params=plain).status_code < 500
 
 
 def test_nothing_is_written(client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,7 @@ def main(arguments: list[str]) -> int:
     except Interrupted as stop:
         print(f"vpgcnn: {stop}; the same command goes on there", file=sys.stderr)  # noqa: T201
         return 130
+    print(f"turn digits yourself: vpgcnn serve {options.out / 'variational'} {options.out / 'full'}")  # noqa: T201
     print(f"report: {report}")  # noqa: T201
     return 0
 

@@ -1,0 +1,205 @@
+"""The inspector's page in a browser: turned, compared, shared, with a keyboard and on a phone."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import uvicorn
+from PIL import Image
+from tests.test_serve import COLOR, DIGIT, digits, saved
+
+from vpgcnn.serve.app import make_app
+from vpgcnn.serve.inspector import Inspector, open_networks
+
+playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+
+
+def served(inspector: Inspector) -> Iterator[str]:
+    server = uvicorn.Server(
+        uvicorn.Config(make_app(inspector, ["127.0.0.1"]), port=0, log_level="error", lifespan="off")
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    host, port = server.servers[0].sockets[0].getsockname()
+    yield f"http://{host}:{port}/"
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    root = tmp_path_factory.mktemp("page")
+    paths = [saved(root / "mine.safetensors"), saved(root / "other.safetensors", model=DIGIT)]
+    inspector = Inspector(open_networks(paths, torch.device("cpu"))[0])
+    inspector.add_samples(digits(60))
+    yield from served(inspector)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+class Page:
+    """A tab, and what went wrong in it."""
+
+    def __init__(self, browser: Any, address: str, **settings: Any) -> None:
+        self.context = browser.new_context(**settings)
+        self.tab = self.context.new_page()
+        self.wrong: list[str] = []
+        self.tab.on("console", lambda line: self.wrong.append(line.text) if line.type in ("error", "warning") else None)
+        self.tab.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.tab.on(
+            "request",
+            lambda sent: (
+                None if sent.url.startswith((address.split("#")[0], "data:", "blob:")) else self.wrong.append(sent.url)
+            ),
+        )
+        self.open(address)
+
+    def open(self, address: str) -> None:
+        self.tab.goto(address)
+        self.tab.wait_for_selector("body[data-ready=yes]", timeout=30_000)
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until nothing more is asked."""
+        self.tab.wait_for_timeout(150)
+        self.tab.wait_for_load_state("networkidle")
+
+    def bars(self) -> list[str]:
+        return list(self.tab.locator(".network .bar").all_inner_texts())
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Iterator[Page]:
+    opened = Page(browser, address, viewport={"width": 1200, "height": 900})
+    yield opened
+    assert opened.wrong == []
+    opened.context.close()
+
+
+def test_the_page_shows_two_networks_and_a_gallery(page: Page) -> None:
+    tab = page.tab
+    assert tab.locator(".network").count() == 2
+    assert tab.locator("#samples button").count() == 24
+    assert tab.locator("#curve .scatterlayer .trace").count() == 2
+    assert tab.locator(".levels figure").count() == 2
+    assert "mine" in tab.locator("#about").inner_text()
+
+
+def test_turning_changes_prediction_picture_and_address(page: Page) -> None:
+    tab = page.tab
+    before, picture = page.bars(), tab.get_attribute("#picture", "src")
+    box = tab.locator("#dial").bounding_box()
+    middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    tab.mouse.move(middle[0], box["y"] + 8)
+    tab.mouse.down()
+    tab.mouse.move(box["x"] + 8, middle[1], steps=6)  # a quarter to the left: counter-clockwise
+    tab.mouse.up()
+    page.settle()
+    assert tab.locator("#angle").inner_text() == "90°"
+    assert page.bars() != before
+    assert tab.get_attribute("#picture", "src") != picture
+    assert "angle=90" in tab.url
+    shape = tab.evaluate("document.getElementById('curve').layout.shapes[0].x0")
+    assert shape == 90
+
+
+def test_the_keyboard_does_it_too(page: Page) -> None:
+    tab = page.tab
+    tab.focus("#dial")
+    for key in ("ArrowLeft", "ArrowLeft", "PageUp", "ArrowRight"):
+        tab.keyboard.press(key)
+    assert tab.locator("#angle").inner_text() == "50°"
+    assert tab.get_attribute("#dial", "aria-valuenow") == "50"
+    tab.keyboard.press("Home")
+    assert tab.locator("#angle").inner_text() == "0°"
+    second = tab.locator("#samples button").nth(1)
+    second.focus()
+    tab.keyboard.press("Enter")
+    page.settle()
+    assert second.get_attribute("aria-pressed") == "true"
+
+
+def test_an_address_restores_what_was_seen(page: Page, address: str, browser: Any) -> None:
+    tab = page.tab
+    tab.select_option("#order", "narrow")
+    tab.select_option("#label", "7")
+    page.settle()
+    tab.locator("#samples button").nth(3).click()
+    tab.focus("#dial")
+    for _ in range(7):
+        tab.keyboard.press("ArrowRight")
+    page.settle()
+    other = Page(browser, tab.url, viewport={"width": 1200, "height": 900})
+    assert other.tab.locator("#angle").inner_text() == "-35°"
+    assert other.tab.input_value("#order") == "narrow"
+    assert other.tab.input_value("#label") == "7"
+    assert other.bars() == page.bars()
+    assert [text.split()[0] for text in other.tab.locator("#samples button").all_inner_texts()] == ["7"] * 20
+    assert other.wrong == []
+    other.context.close()
+
+
+def test_an_image_of_ones_own(page: Page, tmp_path: Path) -> None:
+    tab = page.tab
+    before = tab.get_attribute("#picture", "src")
+    Image.effect_noise((60, 60), 90).save(tmp_path / "mine.png")
+    tab.set_input_files("#file", tmp_path / "mine.png")
+    page.settle()
+    assert tab.locator("#what").inner_text() == "mine.png"
+    noise = tab.get_attribute("#picture", "src")
+    assert noise != before
+    tab.check("#invert")
+    page.settle()
+    assert tab.get_attribute("#picture", "src") != noise
+    drop = """() => {
+      const data = new DataTransfer();
+      data.items.add(new File(["<svg/>"], "no picture.png", { type: "image/png" }));
+      document.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+    }"""
+    tab.evaluate(drop)
+    page.settle()
+    assert tab.locator("#message").inner_text() == "the file is not an image that can be read"
+    page.wrong = [line for line in page.wrong if "400 (Bad Request)" not in line]
+
+
+def test_a_phone_in_the_dark(browser: Any, address: str) -> None:
+    page = Page(browser, address, viewport={"width": 360, "height": 740}, color_scheme="dark", has_touch=True)
+    tab = page.tab
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 360
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 28)"
+    box = tab.locator("#dial").bounding_box()
+    tab.touchscreen.tap(box["x"] + 8, box["y"] + box["height"] / 2)
+    page.settle()
+    assert tab.locator("#angle").inner_text() == "90°"
+    assert page.wrong == []
+    page.context.close()
+
+
+def test_hue(browser: Any, tmp_path: Path) -> None:
+    path = saved(tmp_path / "color.safetensors", model=COLOR, channels=3)
+    inspector = Inspector(open_networks([path], torch.device("cpu"))[0])
+    inspector.add_samples(digits(12, channels=3))
+    for address in served(inspector):
+        page = Page(browser, address, viewport={"width": 1000, "height": 900})
+        assert page.tab.locator("#ring path").count() == 72  # the hues
+        assert page.tab.locator(".network").count() == 1
+        assert page.tab.locator(".levels .dot").count() == 6  # three hues of two layers
+        assert page.wrong == []
+        page.context.close()
