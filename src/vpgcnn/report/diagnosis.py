@@ -55,16 +55,16 @@ def panels(found: dict[str, Any], whole: float) -> list[Panel]:
     right = [Curve("accuracy", accuracy), Curve("accuracy as it is", level, dashed=True)]
     moved = [Curve("change of its answer", error)]
     if max(floor) > 0:
-        moved.append(Curve("there and back: resampling alone", floor, dashed=True))
+        moved.append(Curve("there and back: resampling", floor, dashed=True))
     return [
         Panel("Accuracy along the circle", places, right, axis, up_to("accuracy")),
         Panel(
-            "Confidence in the right class: mean, and the middle 80 %",
+            "Confidence in its class (band: middle 80 %)",
             places,
             [Curve("confidence", sure["mean"], sure["low"], sure["high"])],
             axis,
         ),
-        Panel("How far its answer moves (0: not at all, 1: entirely)", places, moved, axis, CONFIDENCE),
+        Panel("How far its answer moves, from 0 to 1", places, moved, axis, CONFIDENCE),
     ]
 
 
@@ -174,7 +174,7 @@ def _strips(title: str, images: Sequence[Shown], found: dict[str, Any]) -> str:
         name = f"{image.truth}\n{image.file.rsplit('/', 1)[-1]}\nmoves {image.error:.2f}"
         strips.append(strip(heads, name, image.pixels, image.said, image.truth))
         places, values = around(found["places"], whole, image.confidence)
-        panel = Panel(f"{image.truth}, {image.file.rsplit('/', 1)[-1]}", places, [Curve("confidence", values)], axis)
+        panel = Panel(image.file.rsplit("/", 1)[-1], places, [Curve("confidence", values)], axis)
         curves.append(plot(panel, width=300, height=180))
     return f"""<h2>{escape(title)}</h2>
 <p class="soft">Green: its own class; orange: another. Below, the confidence in its own class, in the same order.</p>

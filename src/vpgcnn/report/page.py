@@ -39,7 +39,7 @@ td.right { color: #009e73 } td.other { color: #d55e00 } .scroll { overflow-x: au
   overflow: auto; border: 1px solid var(--line); border-radius: 8px; padding: 0 .4rem }
 table.sorted thead th { position: sticky; top: 0; background: var(--ground); z-index: 1 }
 table.sorted { width: 100% } table.sorted td { text-align: right; border-top: 1px solid var(--line) }
-table.sorted td:first-child { max-width: 11rem; overflow-wrap: anywhere }
+table.sorted td:first-child { min-width: 7rem; max-width: 11rem; overflow-wrap: break-word }
 table.sorted td:first-child, table.sorted th:first-child { text-align: left; position: sticky; left: 0;
   background: var(--ground) }
 table.sorted th { text-align: right; white-space: nowrap } table.sorted th button { font: inherit; font-weight: 600;
