@@ -156,6 +156,17 @@ def test_an_address_restores_what_was_seen(page: Page, address: str, browser: An
     other.context.close()
 
 
+def drop(page: Page, name: str, content: bytes) -> None:
+    """Let a file fall on the page."""
+    script = """([name, bytes]) => {
+      const data = new DataTransfer();
+      data.items.add(new File([new Uint8Array(bytes)], name, { type: "image/png" }));
+      document.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+    }"""
+    page.tab.evaluate(script, [name, list(content)])
+    page.settle()
+
+
 def test_an_image_of_ones_own(page: Page, tmp_path: Path) -> None:
     tab = page.tab
     before = tab.get_attribute("#picture", "src")
@@ -168,13 +179,13 @@ def test_an_image_of_ones_own(page: Page, tmp_path: Path) -> None:
     tab.check("#invert")
     page.settle()
     assert tab.get_attribute("#picture", "src") != noise
-    drop = """() => {
-      const data = new DataTransfer();
-      data.items.add(new File(["<svg/>"], "no picture.png", { type: "image/png" }));
-      document.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
-    }"""
-    tab.evaluate(drop)
-    page.settle()
+    Image.effect_noise((30, 50), 40).save(tmp_path / "dropped.png")
+    bars = page.bars()
+    drop(page, "dropped.png", (tmp_path / "dropped.png").read_bytes())
+    assert tab.locator("#what").inner_text() == "dropped.png"
+    assert page.bars() != bars
+    assert tab.locator("#message").inner_text() == ""
+    drop(page, "no picture.png", b"<svg/>")
     assert tab.locator("#message").inner_text() == "the file is not an image that can be read"
     page.wrong = [line for line in page.wrong if "400 (Bad Request)" not in line]
 

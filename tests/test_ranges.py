@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import kornia
 import pytest
 import torch
 from torch import Tensor
 
+from vpgcnn import cli
 from vpgcnn.analysis import circle_picture, evidence
 from vpgcnn.analysis.evidence import cautious
 from vpgcnn.data import DataConfig, load
@@ -16,6 +20,8 @@ from vpgcnn.data.base import Split
 from vpgcnn.errors import UserError
 from vpgcnn.groups import SO2
 from vpgcnn.hsv import shift_hue
+from vpgcnn.training.loop import train
+from vpgcnn.training.recipes import recipe
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +79,19 @@ def test_ranges_travel_with_their_images(digits: Split) -> None:
     assert torch.equal(part.reach, digits.reach[[5, 3]])
     with pytest.raises(UserError, match="2 images, but ranges of shape"):
         Split(part.images, part.labels, torch.ones(3))
+
+
+def test_evaluation_says_how_near_the_levels_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = recipe("mnist-ranges")
+    model = replace(config.model, widths=(2, 2, 4), hidden=4)
+    data = replace(config.data, source="embedded", limit=64)
+    train(replace(config, model=model, data=data, epochs=1, device="cpu"), tmp_path / "run")
+    assert cli.main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["against_truth"]["last"]
+    assert set(found) == {"error", "overlap", "rank_correlation"}
+    assert 0 < found["overlap"] < 1
+    assert cli.main(["evaluate", str(tmp_path / "run")]) == 0
+    assert "against the true range of each image: rank correlation" in capsys.readouterr().out
 
 
 def test_moving_an_image_rolls_its_picture_on_the_circle() -> None:
