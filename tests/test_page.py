@@ -203,6 +203,16 @@ def test_a_phone_in_the_dark(browser: Any, address: str) -> None:
     page.context.close()
 
 
+def test_without_samples_it_says_what_to_do(browser: Any, tmp_path: Path) -> None:
+    inspector = Inspector(open_networks([saved(tmp_path / "net.safetensors")], torch.device("cpu"))[0])
+    for address in served(inspector):
+        page = Page(browser, address)
+        assert "Drop an image anywhere" in page.tab.locator("#networks").inner_text()
+        assert not page.tab.locator("#picture").is_visible()
+        assert page.wrong == []
+        page.context.close()
+
+
 def test_hue(browser: Any, tmp_path: Path) -> None:
     path = saved(tmp_path / "color.safetensors", model=COLOR, channels=3)
     inspector = Inspector(open_networks([path], torch.device("cpu"))[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,8 @@ def load_model(path: Path) -> tuple[nn.Module, Card]:
     if "card" not in description:
         raise UserError(f"{path} holds no network, but a state to resume from")
     card = from_json(Card, description["card"], f"the card in {path}")
+    # Four names of Flowers102 held a line break before version 0.2.
+    card = replace(card, classes=tuple(name.replace("\n", " ") for name in card.classes))
     model = card.build()
     load_weights(model, tensors, path)
     return model.eval(), card

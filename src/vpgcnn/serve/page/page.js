@@ -308,6 +308,8 @@ async function start() {
   if (state.sample === null && found.length && !state.upload) state.sample = found[0].id;
   for (const button of byId("samples").children)
     button.setAttribute("aria-pressed", Number(button.dataset.id) === state.sample);
+  if (state.sample === null && !state.upload)
+    byId("networks").replaceChildren(make("p", { class: "soft" }, "Drop an image anywhere, or choose a file, to begin."));
   await inspect(STEPS);
 }
 
