@@ -73,7 +73,7 @@ class _Finite:
         return resample.move(flat, SO2().plane(flat.new_tensor([self.angle]))).view_as(values)
 
     def rgb(self, images: Tensor) -> Tensor:
-        return _mixed(images, Hue(360).rgb(torch.tensor([self.angle], dtype=torch.float64)))
+        return Hue(360).transform(images, self.angle)
 
     def circle(self, values: Tensor, axis: int) -> Tensor:
         """f(u) → f(u − angle)."""
@@ -105,7 +105,8 @@ class _Infinitesimal:
 
     def rgb(self, images: Tensor) -> Tensor:
         third = torch.tensor([2 * math.pi / 3], dtype=torch.float64)  # exact: the rotation has no frequency above 1
-        return _mixed(images, (Hue(3).rgb(third) - Hue(3).rgb(-third)) / (2 * math.sin(float(third))))
+        matrix = (Hue(3).rgb(third) - Hue(3).rgb(-third)) / (2 * math.sin(float(third)))
+        return torch.einsum("ij,bjhw->bihw", matrix.to(images), images)
 
     def circle(self, values: Tensor, axis: int) -> Tensor:
         """−f′(u)."""
@@ -138,10 +139,6 @@ def _feature(feature: GroupFeature, kind: Kind, motion: _Finite | _Infinitesimal
     values = feature.values
     turned = motion.both(values, lambda v: along(v, 2), motion.plane) if kind == "rotation" else along(values, 2)
     return replace(feature, values=turned, weights=None if feature.weights is None else along(feature.weights, 1))
-
-
-def _mixed(images: Tensor, matrix: Tensor) -> Tensor:
-    return torch.einsum("ij,bjhw->bihw", matrix.view(3, 3).to(images), images)
 
 
 def _filtered(values: Tensor, axis: int, response: Callable[[Tensor], Tensor]) -> Tensor:

@@ -25,14 +25,15 @@ __all__ = ["MOVES", "Moves", "hues", "linear_hues", "moves_of", "rotations"]
 class Moves:
     """A circle of transformations, sampled evenly; the first place is "not moved at all".
 
-    unit: of the places. whole: once around the circle, in that unit. colour: whether it takes colour images.
+    unit: of the places. whole: once around the circle, in that unit. move: images by one place for all, or by one for
+    each. colour: whether it takes colour images.
     """
 
     name: str
     unit: str
     whole: float
     places: tuple[float, ...]
-    move: Callable[[Tensor, float], Tensor]
+    move: Callable[[Tensor, Tensor | float], Tensor]
     colour: bool = False
 
     def __call__(self, images: Tensor, place: float) -> Tensor:
@@ -87,10 +88,11 @@ def moves_of(name: str, count: int = 12) -> Moves:
     return MOVES[name](count)
 
 
-def _turned(images: Tensor, degrees: float) -> Tensor:
-    return SO2().transform(images, math.radians(degrees), mode="bicubic").clamp(0, 1)
+def _turned(images: Tensor, degrees: Tensor | float) -> Tensor:
+    angle = torch.deg2rad(torch.as_tensor(degrees, dtype=images.dtype, device=images.device))
+    return SO2().transform(images, angle[:, None] if angle.dim() else angle, mode="bicubic").clamp(0, 1)
 
 
-def _mixed(images: Tensor, share: float) -> Tensor:
-    matrix = Hue(360).rgb(torch.tensor([2 * math.pi * share]))
-    return torch.einsum("ij,bjhw->bihw", matrix.to(images), images)
+def _mixed(images: Tensor, share: Tensor | float) -> Tensor:
+    angle = 2 * math.pi * torch.as_tensor(share, dtype=images.dtype, device=images.device)
+    return Hue(360).transform(images, angle[:, None] if angle.dim() else angle)

@@ -107,14 +107,14 @@ def open_classifier(
     _check_statistics(mean, std, channels)
     path = Path(text)
     if path.suffix == ".onnx" and path.is_file():
-        return _from_onnx(path, size, channels, mean, std)
+        return _from_onnx(path, Fit(size, channels), mean, std)
     if path.suffix in (".pt2", *SCRIPTS) and path.is_file() and not trust:
         raise UserError(
             f"{path} could run anything that its author put in it: open it with --trust if you made it or trust who "
             f"did; .onnx and .safetensors need no trust"
         )
     if path.suffix == ".pt2" and path.is_file():
-        return _from_export(path, size, channels, mean, std, device)
+        return _from_export(path, Fit(size, channels), mean, std, device)
     if path.suffix in SCRIPTS and path.is_file():
         return _from_script(path, size, channels, mean, std, device)
     if path.is_dir() or path.suffix == ".safetensors":
@@ -194,30 +194,24 @@ def _from_script(
 
 
 def _from_export(
-    path: Path,
-    size: int | None,
-    asked: int,
-    mean: Sequence[float],
-    std: Sequence[float],
-    device: torch.device | str,
+    path: Path, fit: Fit, mean: Sequence[float], std: Sequence[float], device: torch.device | str
 ) -> Classifier:
     try:
         program = torch.export.load(str(path))
         taken = next(node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs)
-        batch, channels, side = (_fixed(taken.meta["val"].shape[axis]) for axis in (0, 1, 2))
         module = Standardised(program.module(), mean, std).to(device)
+        batch, channels, size = fit.to(path, taken.meta["val"].shape)
+    except UserError:
+        raise
     except Exception as error:
         raise UserError(f"{path} is no exported program that can be read: {str(error).splitlines()[0]}") from error
-    chosen, channels = _side(path, size, side), channels or asked
-    if channels != asked and asked == 1:
-        raise UserError(f"{path} takes images of {channels} channels, got --grey")
     _check_statistics(mean, std, channels)
     return Classifier(
-        str(path), lambda images: _in_parts(lambda p: module(p.to(device)), images, batch), chosen, channels
+        str(path), lambda images: _in_parts(lambda p: module(p.to(device)), images, batch), size, channels
     )
 
 
-def _from_onnx(path: Path, size: int | None, asked: int, mean: Sequence[float], std: Sequence[float]) -> Classifier:
+def _from_onnx(path: Path, fit: Fit, mean: Sequence[float], std: Sequence[float]) -> Classifier:
     try:
         import onnxruntime
     except ImportError as error:
@@ -225,14 +219,13 @@ def _from_onnx(path: Path, size: int | None, asked: int, mean: Sequence[float], 
     try:
         session = onnxruntime.InferenceSession(str(path), providers=onnxruntime.get_available_providers())
         taken = session.get_inputs()[0]
-        batch, channels, side = (_fixed(taken.shape[axis]) for axis in (0, 1, 2))
         kind = {"tensor(float)": torch.float32, "tensor(double)": torch.float64, "tensor(float16)": torch.float16}
         dtype = kind[taken.type]
+        batch, channels, size = fit.to(path, taken.shape)
+    except UserError:
+        raise
     except Exception as error:
         raise UserError(f"{path} is no ONNX model of images that can be read: {str(error).splitlines()[0]}") from error
-    chosen, channels = _side(path, size, side), channels or asked
-    if channels != asked and asked == 1:
-        raise UserError(f"{path} takes images of {channels} channels, got --grey")
     _check_statistics(mean, std, channels)
     middle, scale = (torch.tensor(values).view(1, -1, 1, 1) for values in (mean, std))
 
@@ -240,18 +233,26 @@ def _from_onnx(path: Path, size: int | None, asked: int, mean: Sequence[float], 
         ready = ((images.cpu() - middle) / scale).to(dtype)
         return as_logits(torch.from_numpy(session.run(None, {taken.name: ready.numpy()})[0]).float())
 
-    return Classifier(str(path), lambda images: _in_parts(run, images, batch), chosen, channels)
+    return Classifier(str(path), lambda images: _in_parts(run, images, batch), size, channels)
 
 
-def _fixed(length: object) -> int | None:
-    """A length that is given in numbers; None where it may be any."""
-    return length if isinstance(length, int) and length > 0 else None
+@dataclass(frozen=True)
+class Fit:
+    """What the user says of a model's images: pixels of a side, where that is said, and channels."""
 
+    size: int | None
+    channels: int
 
-def _side(path: Path, size: int | None, own: int | None) -> int:
-    if size is not None and own is not None and size != own:
-        raise UserError(f"{path} takes images of {own}×{own} pixels, got --size {size}")
-    return own or size or USUAL
+    def to(self, path: Path, shape: Sequence[object]) -> tuple[int | None, int, int]:
+        """From the shape B×C×H×W that a model takes, where a length may be any: batch, channels, pixels of a side."""
+        batch, channels, side = (
+            length if isinstance(length, int) and length > 0 else None for length in (shape[0], shape[1], shape[2])
+        )
+        if self.size is not None and side is not None and self.size != side:
+            raise UserError(f"{path} takes images of {side}×{side} pixels, got --size {self.size}")
+        if self.channels == 1 and channels not in (None, 1):
+            raise UserError(f"{path} takes images of {channels} channels, got --grey")
+        return batch, channels or self.channels, side or self.size or USUAL
 
 
 def _in_parts(run: Callable[[Tensor], Tensor], images: Tensor, batch: int | None) -> Tensor:

@@ -11,11 +11,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from vpgcnn.analysis import Kind, observe, read_theta
+from vpgcnn.analysis import Kind, moves_of, observe, read_theta
 from vpgcnn.data import Dataset, load
 from vpgcnn.errors import UserError
-from vpgcnn.groups import SO2
-from vpgcnn.hsv import shift_hue
 from vpgcnn.levels import Variational
 from vpgcnn.models import Augmented
 from vpgcnn.serial import from_json, read_json
@@ -154,10 +152,8 @@ class Inspector:
 
     def moved(self, pixels: Tensor, degrees: Tensor) -> Tensor:
         """One image `(C, H, W)` in [0, 1] at angles `(A,)`: `(A, C, H, W)`."""
-        images = pixels.expand(len(degrees), -1, -1, -1)
-        if self.kind == "hue":
-            return shift_hue(images, degrees / 360)
-        return SO2().transform(images, torch.deg2rad(degrees)[:, None], mode="bicubic").clamp(0, 1)
+        moves = moves_of(self.kind)
+        return moves.move(pixels.expand(len(degrees), -1, -1, -1), degrees * (moves.whole / 360))
 
     @torch.inference_mode()
     def inspect(self, pixels: Tensor, angle: float, names: Sequence[str], steps: int) -> tuple[Tensor, list[Seen]]:
