@@ -1,4 +1,4 @@
-"""Networks for other programs: the same logits and levels, for any number of images, checked before they are written."""
+"""Networks for other programs: the same logits and levels, for any number of images, checked before they are there."""
 
 from __future__ import annotations
 
