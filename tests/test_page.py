@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +24,21 @@ CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
 
 
+@contextmanager
 def served(inspector: Inspector) -> Iterator[str]:
     server = uvicorn.Server(
         uvicorn.Config(make_app(inspector, ["127.0.0.1"]), port=0, log_level="error", lifespan="off")
     )
-    thread = threading.Thread(target=server.run)
+    thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    host, port = server.servers[0].sockets[0].getsockname()
-    yield f"http://{host}:{port}/"
-    server.should_exit = True
-    thread.join()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        host, port = server.servers[0].sockets[0].getsockname()
+        yield f"http://{host}:{port}/"
+    finally:
+        server.should_exit = True
+        thread.join(10)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +47,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     paths = [saved(root / "mine.safetensors"), saved(root / "other.safetensors", model=DIGIT)]
     inspector = Inspector(open_networks(paths, torch.device("cpu"))[0])
     inspector.add_samples(digits(60))
-    yield from served(inspector)
+    with served(inspector) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -123,10 +128,12 @@ def test_turning_changes_prediction_picture_and_address(page: Page) -> None:
 def test_the_keyboard_does_it_too(page: Page) -> None:
     tab = page.tab
     tab.focus("#dial")
-    for key in ("ArrowLeft", "ArrowLeft", "PageUp", "ArrowRight"):
+    for key in ("ArrowRight", "ArrowUp", "PageUp", "ArrowLeft"):
         tab.keyboard.press(key)
     assert tab.locator("#angle").inner_text() == "50°"
     assert tab.get_attribute("#dial", "aria-valuenow") == "50"
+    tab.keyboard.press("End")
+    assert tab.locator("#angle").inner_text() == "180°"
     tab.keyboard.press("Home")
     assert tab.locator("#angle").inner_text() == "0°"
     second = tab.locator("#samples button").nth(1)
@@ -144,7 +151,7 @@ def test_an_address_restores_what_was_seen(page: Page, address: str, browser: An
     tab.locator("#samples button").nth(3).click()
     tab.focus("#dial")
     for _ in range(7):
-        tab.keyboard.press("ArrowRight")
+        tab.keyboard.press("ArrowLeft")
     page.settle()
     other = Page(browser, tab.url, viewport={"width": 1200, "height": 900})
     assert other.tab.locator("#angle").inner_text() == "-35°"
@@ -185,9 +192,59 @@ def test_an_image_of_ones_own(page: Page, tmp_path: Path) -> None:
     assert tab.locator("#what").inner_text() == "dropped.png"
     assert page.bars() != bars
     assert tab.locator("#message").inner_text() == ""
+    seen, picture = page.bars(), tab.get_attribute("#picture", "src")
     drop(page, "no picture.png", b"<svg/>")
     assert tab.locator("#message").inner_text() == "the file is not an image that can be read"
+    assert page.bars() == seen  # what was seen stays, and can be turned
+    assert tab.locator("#what").inner_text() == "dropped.png"
+    tab.focus("#dial")
+    tab.keyboard.press("PageUp")
+    page.settle()
+    assert tab.get_attribute("#picture", "src") != picture
+    assert tab.locator("#message").inner_text() == ""
+    tab.locator("#samples button").first.click()  # of a test image, light and dark stay
+    page.settle()
+    shown = tab.evaluate("""async () => {
+      const sent = { sample: Number(document.querySelector("#samples button").dataset.id), angle: 45, steps: 0 };
+      const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(sent) };
+      return (await (await fetch("api/inspect", options)).json()).image;
+    }""")
+    assert tab.get_attribute("#picture", "src") == shown
     page.wrong = [line for line in page.wrong if "400 (Bad Request)" not in line]
+
+
+def test_late_answers_do_not_mix_images(page: Page) -> None:
+    """A sample is chosen and turned before the answer is there: the curve is still that of the new one."""
+    tab = page.tab
+    held: list[Any] = []
+    tab.route("**/api/inspect", lambda route: held.append(route))
+    tab.locator("#samples button").nth(5).click()
+    tab.focus("#dial")
+    tab.keyboard.press("ArrowRight")
+    tab.wait_for_timeout(200)
+    assert len(held) == 2  # one for the new image, one for the turn
+    for route in reversed(held):
+        route.continue_()
+    page.settle()
+    tab.unroute("**/api/inspect")
+    drawn = tab.evaluate("document.getElementById('curve').data[0].y.slice(1)")
+    expected = tab.evaluate("""async () => {
+      const sent = { sample: Number(document.querySelectorAll("#samples button")[5].dataset.id), models: ["mine"] };
+      const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(sent) };
+      const found = (await (await fetch("api/inspect", options)).json()).networks[0].curve;
+      const best = found[0].indexOf(Math.max(...found[0]));
+      return found.map(row => row[best]);
+    }""")
+    assert sorted(drawn) == pytest.approx(sorted(expected))
+
+
+def test_a_page_of_the_gallery_that_is_not_there(browser: Any, address: str) -> None:
+    page = Page(browser, f"{address}#offset=5000")
+    assert page.tab.locator("#count").inner_text() == "49–60 of 60"
+    page.tab.locator("#after").click(force=True)
+    assert page.tab.locator("#count").inner_text() == "49–60 of 60"
+    assert page.wrong == []
+    page.context.close()
 
 
 def test_a_phone_in_the_dark(browser: Any, address: str) -> None:
@@ -205,7 +262,7 @@ def test_a_phone_in_the_dark(browser: Any, address: str) -> None:
 
 def test_without_samples_it_says_what_to_do(browser: Any, tmp_path: Path) -> None:
     inspector = Inspector(open_networks([saved(tmp_path / "net.safetensors")], torch.device("cpu"))[0])
-    for address in served(inspector):
+    with served(inspector) as address:
         page = Page(browser, address)
         assert "Drop an image anywhere" in page.tab.locator("#networks").inner_text()
         assert not page.tab.locator("#picture").is_visible()
@@ -217,7 +274,7 @@ def test_hue(browser: Any, tmp_path: Path) -> None:
     path = saved(tmp_path / "color.safetensors", model=COLOR, channels=3)
     inspector = Inspector(open_networks([path], torch.device("cpu"))[0])
     inspector.add_samples(digits(12, channels=3))
-    for address in served(inspector):
+    with served(inspector) as address:
         page = Page(browser, address, viewport={"width": 1000, "height": 900})
         assert page.tab.locator("#ring path").count() == 72  # the hues
         assert page.tab.locator(".network").count() == 1

@@ -35,7 +35,7 @@ from vpgcnn.data import Dataset, Split
 from vpgcnn.models.config import COLOR_CNN, DIGITS
 from vpgcnn.serve.app import IMAGE_BYTES, make_app
 from vpgcnn.serve.inspector import Inspector, open_networks
-from vpgcnn.serve.limits import BusyError, Turnstile
+from vpgcnn.serve.limits import BusyError, TimedProtocol, Turnstile
 from vpgcnn.training.checkpoint import Card, save_model
 
 DIGIT = replace(DIGITS, widths=(2, 2, 4), hidden=4)
@@ -165,6 +165,25 @@ def test_the_orientation_of_a_photograph_is_honoured_and_light_may_be_exchanged(
     assert shown[:10].mean() > 220 > 30 > shown[-10:].mean()
 
 
+def test_damaged_metadata_harm_nobody(client: TestClient) -> None:
+    entries = struct.pack("<HHI4s", 257, 2, 3, b"ab\0\0") + struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0)
+    exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 2) + entries + b"\0" * 4  # text where a number is expected
+    for kind in ("JPEG", "PNG", "WEBP"):
+        stream = io.BytesIO()
+        Image.new("L", (30, 20), 90).convert("RGB").save(stream, kind, exif=exif)
+        assert upload(client, stream.getvalue(), steps=0).status_code == 200, kind
+
+
+def test_ink_on_transparency_is_on_white(client: TestClient) -> None:
+    drawn = Image.new("RGBA", (28, 28), (0, 0, 0, 0))
+    drawn.paste((0, 0, 0, 255), (10, 10, 18, 18))
+    stream = io.BytesIO()
+    drawn.save(stream, "PNG")
+    answer = upload(client, stream.getvalue(), steps=0, invert=True).json()
+    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(answer["image"].split(",")[1]))))
+    assert shown[14, 14] > 250 > 5 > shown[2, 2]
+
+
 def test_hue(tmp_path: Path) -> None:
     path = saved(tmp_path / "color.safetensors", model=COLOR, channels=3)
     inspector = Inspector(open_networks([path], torch.device("cpu"))[0])
@@ -222,6 +241,14 @@ def bomb(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
+def scans(count: int) -> bytes:
+    """A progressive JPEG whose last scan comes again and again: each takes time."""
+    stream = io.BytesIO()
+    Image.new("L", (64, 64), 90).save(stream, "JPEG", progressive=True)
+    data = stream.getvalue()
+    return data[:-2] + data[data.rfind(b"\xff\xda") : -2] * count + b"\xff\xd9"
+
+
 HOSTILE = {
     "100 megapixels": bomb(10_000, 10_000),
     "truncated JPEG": b"",
@@ -230,6 +257,7 @@ HOSTILE = {
     "nothing": b"",
     "half a PNG": png()[:40],
     "a TIFF": b"II*\0" + b"\0" * 100,
+    "a JPEG of 500 scans": scans(500),
     "an EPS": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
 }
 
@@ -276,9 +304,35 @@ def test_no_text_becomes_a_path(client: TestClient) -> None:
 def test_other_hosts_and_large_bodies_are_refused(client: TestClient) -> None:
     assert client.get("/healthz", headers={"host": "evil.example"}).status_code == 400
     large = b'{"image": "' + b"A" * (IMAGE_BYTES * 2) + b'"}'
-    assert client.post("/api/inspect", content=large).status_code == 413
-    assert client.post("/api/inspect", content=iter([large])).status_code == 413  # without saying how long it is
-    assert client.get("/healthz", headers={"content-length": "-5"}).status_code == 413
+    kind = {"content-type": "application/json"}
+    assert client.post("/api/inspect", content=large, headers=kind).status_code == 413
+    parts = iter([large[:100], large[100:]])  # without saying how long it is
+    assert client.post("/api/inspect", content=parts, headers=kind).status_code == 413
+    assert client.post("/api/inspect", json={"sample": 0, "steps": 0}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"content-type": "text/plain"}, 415),
+        ({}, 415),
+        ({"content-type": "application/json", "origin": "https://evil.example"}, 403),
+        ({"content-type": "application/json", "origin": "null"}, 403),
+        ({"content-type": "application/json", "sec-fetch-site": "cross-site"}, 403),
+        ({"content-type": "application/json; charset=utf-8", "origin": "http://testserver"}, 200),
+    ],
+)
+def test_pages_of_other_sites_cannot_ask(headers: dict[str, str], status: int, client: TestClient) -> None:
+    assert client.post("/api/inspect", content=b'{"sample": 0, "steps": 0}', headers=headers).status_code == status
+
+
+def test_all_bodies_together_have_a_limit(inspector: Inspector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vpgcnn.serve.app.HELD", 50_000)
+    client = TestClient(make_app(inspector, ["testserver"]))
+    body = {"image": "A" * 60_000}
+    assert client.post("/api/inspect", json=body).status_code == 429
+    for _ in range(3):  # what was turned away no longer counts
+        assert client.post("/api/inspect", json={"image": "A" * 40_000}).status_code == 400
 
 
 def test_pages_load_nothing_from_elsewhere(client: TestClient) -> None:
@@ -352,11 +406,40 @@ def address(inspector: Inspector) -> Iterator[tuple[str, int]]:
 
 def test_a_slow_client_blocks_nobody_and_is_sent_away(address: tuple[str, int]) -> None:
     with socket.create_connection(address, timeout=10) as slow:
-        slow.sendall(b"POST /api/inspect HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n{")
+        slow.sendall(
+            b"POST /api/inspect HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 1000\r\n\r\n{"
+        )
         with httpx.Client(base_url=f"http://{address[0]}:{address[1]}") as client:
             for _ in range(3):
                 assert client.post("/api/inspect", json={"sample": 0, "steps": 0}).status_code == 200
         assert slow.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def test_a_head_that_never_ends_is_closed(inspector: Inspector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TimedProtocol, "seconds", 0.5)
+    app = make_app(inspector, ["127.0.0.1"])
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off", http=TimedProtocol))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        address = server.servers[0].sockets[0].getsockname()
+        with (
+            socket.create_connection(address, timeout=10) as silent,
+            socket.create_connection(address, timeout=10) as slow,
+        ):
+            slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127")
+            with httpx.Client(base_url=f"http://{address[0]}:{address[1]}") as client:
+                for _ in range(3):  # one connection, longer than a head may take
+                    assert client.get("/healthz").status_code == 200
+                    time.sleep(0.3)
+            assert silent.recv(100) == b""
+            assert slow.recv(100) == b""
+    finally:
+        server.should_exit = True
+        thread.join(10)
 
 
 def test_a_stopped_server_says_so(tmp_path: Path) -> None:

@@ -41,18 +41,20 @@ def main(arguments: list[str]) -> int:
 
     from vpgcnn.serve.app import make_app
     from vpgcnn.serve.inspector import Inspector, load_samples, open_networks
+    from vpgcnn.serve.limits import TimedProtocol
 
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
     networks, config = open_networks(options.runs, device)
     listening = _listen(options.host, options.port)
     inspector = Inspector(networks)
     load_samples(inspector, config, options.data_dir)
-    address = f"http://{options.host}:{listening.getsockname()[1]}"
-    hosts = ["localhost", "127.0.0.1", "[::1]", "::1", options.host, "testserver"]
+    shown = f"[{options.host}]" if ":" in options.host else options.host
+    address = f"http://{shown}:{listening.getsockname()[1]}"
+    hosts = ["localhost", "127.0.0.1", "[::1]", shown]
     app = make_app(inspector, ["*"] if options.host in ("0.0.0.0", "::") else hosts)
     server = uvicorn.Server(
         uvicorn.Config(
-            app, log_level="warning", access_log=False, limit_concurrency=256, timeout_keep_alive=5,
+            app, http=TimedProtocol, log_level="warning", access_log=False, limit_concurrency=256, timeout_keep_alive=5,
             timeout_graceful_shutdown=5, server_header=False,
         )
     )  # fmt: skip
@@ -75,8 +77,10 @@ def _listen(host: str, port: int) -> socket.socket:
         listening = socket.socket(family, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-    except OSError as error:
+        listening.listen(128)
+    except (OSError, UnicodeError) as error:
         if listening is not None:
             listening.close()
-        raise UserError(f"cannot listen on {host}:{port}: {error.strerror or error} (see --port)") from error
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"cannot listen on {host}:{port}: {reason} (see --host and --port)") from error
     return listening

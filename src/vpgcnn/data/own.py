@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,8 @@ __all__ = ["class_folders", "decode_image", "image_files", "load_arrays", "load_
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
 HIDDEN = (".ipynb_checkpoints", "__MACOSX")
 """Folders that programs leave beside those of the classes."""
+BROKEN = (OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, OverflowError, struct.error)
+"""What decoders raise on damaged files."""
 LARGEST = 64_000_000
 """Pixels of the largest image that is decoded."""
 
@@ -46,10 +49,11 @@ def decode_image(
     *,
     formats: tuple[str, ...] | None = None,
     largest: int = LARGEST,
+    ground: str = "black",
 ) -> Tensor:
     """The same of a file or stream that is called `name`. formats: the only ones that are tried, by Pillow's names.
 
-    largest: how many pixels it may have; that is looked up before any is decoded.
+    largest: how many pixels it may have; that is looked up before any is decoded. ground: what is behind transparency.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -57,10 +61,10 @@ def decode_image(
         with Image.open(source, formats=formats) as opened:
             if opened.width * opened.height > largest:
                 raise UserError(f"{name} is too large: {opened.width}×{opened.height} pixels")
-            image = ImageOps.exif_transpose(opened)
+            image = _upright(opened)
             if image.mode in ("RGBA", "LA", "PA", "P"):
                 image = image.convert("RGBA")
-                image = Image.alpha_composite(Image.new("RGBA", image.size, "black"), image)
+                image = Image.alpha_composite(Image.new("RGBA", image.size, ground), image)
             if image.mode.startswith("I;16"):  # 16 bits, which convert() would cut off instead of scaling
                 image = Image.fromarray((np.asarray(image, np.uint16) // 257).astype(np.uint8))
             elif image.mode in ("I", "F"):
@@ -74,10 +78,26 @@ def decode_image(
         raise
     except UnidentifiedImageError as error:
         raise UserError(f"{name} is not an image that can be read") from error
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+    except (*BROKEN, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"cannot read the image {name}: {reason}") from error
     return torch.from_numpy(pixels.copy()).view(*pixels.shape[:2], -1).permute(2, 0, 1).contiguous()
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Turned and mirrored as a photograph's metadata say, which are read and not written again: they may be damaged."""
+    from PIL import Image
+
+    turned = Image.Transpose
+    known = {
+        2: turned.FLIP_LEFT_RIGHT, 3: turned.ROTATE_180, 4: turned.FLIP_TOP_BOTTOM, 5: turned.TRANSPOSE,
+        6: turned.ROTATE_270, 7: turned.TRANSVERSE, 8: turned.ROTATE_90,
+    }  # fmt: skip
+    try:
+        orientation = image.getexif().get(0x0112)
+    except BROKEN:
+        orientation = None
+    return image.transpose(known[orientation]) if orientation in known else image
 
 
 def _middle(image: Image.Image, share: float) -> Image.Image:

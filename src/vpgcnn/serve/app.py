@@ -23,7 +23,7 @@ from vpgcnn.data.own import decode_image
 from vpgcnn.errors import UserError
 from vpgcnn.report.page import image_source
 from vpgcnn.serve.inspector import Inspector, Network, Seen, levels_of
-from vpgcnn.serve.limits import BodyLimit, BusyError, Turnstile
+from vpgcnn.serve.limits import BusyError, Gate, Turnstile
 from vpgcnn.serve.schema import (
     IMAGE_BYTES,
     Health,
@@ -44,8 +44,12 @@ PIXELS = 24_000_000
 WAITING = 16
 """Inspections that may wait for their turn; more are told to come again."""
 BODY = IMAGE_BYTES * 4 // 3 + 10_000
+HELD = 6 * BODY
+"""Bytes of all requests that are there at once."""
+SCANS = 100
+"""Of a progressive JPEG, at most: each takes time to decode."""
 SECONDS = 20.0
-"""In which a request has to have arrived."""
+"""In which the body of a request has to have arrived."""
 FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
@@ -72,8 +76,10 @@ def make_app(inspector: Inspector, hosts: list[str], *, waiting: int = WAITING, 
     refusals: dict[int | str, dict[str, object]] = {
         400: {"description": "no image that can be read"},
         404: {"description": "no such sample or model"},
+        403: {"description": "sent by another site's page"},
         408: {"description": "the request took too long to arrive"},
         413: {"description": "the request is too large"},
+        415: {"description": "not JSON"},
         429: {"description": "too many requests are waiting: come again"},
     }
 
@@ -151,7 +157,7 @@ def make_app(inspector: Inspector, hosts: list[str], *, waiting: int = WAITING, 
         return Response(_plotly(), media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
 
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
-    app.add_middleware(BodyLimit, largest=BODY, seconds=seconds, headers=HEADERS)
+    app.add_middleware(Gate, largest=BODY, held=HELD, seconds=seconds, headers=HEADERS)
     return app
 
 
@@ -218,14 +224,18 @@ def _decoded(text: str, inspector: Inspector) -> Tensor:
         raise HTTPException(400, "the image is not base64") from error
     if len(data) > IMAGE_BYTES:
         raise HTTPException(413, f"an image has at most {IMAGE_BYTES >> 20} MB")
+    if data.count(b"\xff\xda") > SCANS:
+        raise HTTPException(400, "the file is too complex")
     card = inspector.card
     try:
-        pixels = decode_image(io.BytesIO(data), "the file", card.size, card.channels, formats=FORMATS, largest=PIXELS)
+        pixels = decode_image(
+            io.BytesIO(data), "the file", card.size, card.channels, formats=FORMATS, largest=PIXELS, ground="white"
+        )
     except UserError as error:
         raise HTTPException(400, _plain(str(error))) from error
     return pixels.float() / 255
 
 
 def _plain(text: str) -> str:
-    """Text that any encoding can hold."""
-    return text.encode("ascii", "backslashreplace").decode()[:300]
+    """Text that can be sent."""
+    return text.encode("utf-8", "replace").decode()[:300]

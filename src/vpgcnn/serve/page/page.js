@@ -3,8 +3,11 @@
 
 const byId = id => document.getElementById(id);
 const state = { sample: null, angle: 0, label: "", order: "as they are", offset: 0, upload: null, invert: false };
-const LIMIT = 24, STEPS = 36, COLORS = ["--one", "--two"];
-let models = [], curve = null, asked = 0, timer = null;
+const LIMIT = 24, STEPS = 36;
+const COLORS = ["--one", "--two", "--three", "--four"], DASHES = ["solid", "dash", "dot", "dashdot"];
+let models = [], curve = null, timer = null;
+// Numbers of the image, of the question and of the gallery that is wanted: late answers to older ones are dropped.
+let image = 0, asked = 0, listed = 0;
 
 // ------------------------------------------------------------ the server
 
@@ -20,29 +23,42 @@ async function ask(path, options) {
 
 function say(text) { byId("message").textContent = text; }
 
-async function inspect(steps) {
+function question(steps, upload) {
+  const request = { angle: state.angle, steps, invert: Boolean(upload) && state.invert };
+  if (upload) request.image = upload.data; else request.sample = state.sample;
+  return ask("api/inspect", {
+    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(request),
+  });
+}
+
+// Ask about the image as it is moved now; with the curve, unless it is there already.
+async function inspect() {
   if (state.sample === null && !state.upload) return;
-  const mine = ++asked;
-  const request = { angle: state.angle, steps, invert: state.invert };
-  if (state.upload) request.image = state.upload.data; else request.sample = state.sample;
+  const mine = ++asked, own = image;
   try {
-    const found = await ask("api/inspect", {
-      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(request),
-    });
-    if (steps) curve = found;
-    if (mine !== asked) return;  // a newer question has been asked
+    const found = await question(curve ? 0 : STEPS, state.upload);
+    if (own !== image) return;  // another image has been chosen
+    if (found.places.length) { curve = found; drawCurve(); }
+    if (mine !== asked) return;  // it has been moved on
     say("");
     show(found);
   } catch (error) {
-    if (mine !== asked) return;
-    if (error.status === 429) { soon(steps, 400); return; }
+    if (own !== image || mine !== asked) return;
+    if (error.status === 429) { soon(400); return; }
     say(error.message);
   }
 }
 
-function soon(steps, wait) {
+function soon(wait) {
   clearTimeout(timer);
-  timer = setTimeout(() => inspect(steps), wait);
+  timer = setTimeout(inspect, wait);
+}
+
+// Another image, or the same one seen otherwise: what was known of it is forgotten.
+function renew() {
+  image += 1;
+  curve = null;
+  return inspect();
 }
 
 // ------------------------------------------------------------ what is seen
@@ -118,7 +134,7 @@ function level(each) {
 
 function show(found) {
   byId("picture").src = found.image;
-  byId("what").textContent = state.upload ? state.upload.name : found.label === null ? "" : `test image: ${found.label}`;
+  byId("what").textContent = state.upload ? state.upload.name : `test image: ${found.label}`;
   const networks = byId("networks");
   const boxes = found.networks.map(network => {
     const info = models.find(model => model.name === network.model);
@@ -133,13 +149,12 @@ function show(found) {
     const levels = make("div", { class: "levels" }, ...network.levels.map(level));
     const share = models[0].moves === "hue" ? "hues" : "rotations";
     const about = network.levels.length
-      ? `θ: the share of all ${share} that a layer treats alike for this image, as a window around "not moved"`
+      ? `θ: how much of all ${share} a layer uses for this image, as a window around "not moved"; 1 is all of them`
       : `${info.about}: no window of its own`;
     return make("div", { class: "network" }, make("h2", {}, network.model, make("span", { class: "soft small" }, info.about)),
-      make("p", { class: "guess" }, network.guess), ...bars, levels, make("p", { class: "soft small" }, about));
+      make("p", { class: "guess", "aria-live": "polite" }, network.guess), ...bars, levels, make("p", { class: "soft small" }, about));
   });
   networks.replaceChildren(...boxes);
-  if (found.places.length) drawCurve();
 }
 
 function color(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
@@ -155,7 +170,7 @@ function drawCurve() {
     const x = order.map(place => degrees[place]), y = order.map(place => network.curve[place][start]);
     if (closed) { x.unshift(-180); y.unshift(y[y.length - 1]); }
     return { x, y, name: `${network.model}: ${info.classes[start]}`, mode: "lines",
-      line: { color: color(COLORS[number % 2]), width: 3, dash: number ? "dash" : "solid" },
+      line: { color: color(COLORS[number]), width: 3, dash: DASHES[number] },
       hovertemplate: "%{x}°: %{y:.1%}<extra></extra>" };
   });
   const axis = { gridcolor: color("--line"), zeroline: false, color: color("--soft") };
@@ -163,7 +178,7 @@ function drawCurve() {
     margin: { l: 46, r: 12, t: 8, b: 40 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: color("--ink"), family: "system-ui, sans-serif" }, showlegend: true,
     legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
-    xaxis: { ...axis, range: [-180, 180], dtick: 90, ticksuffix: "°",
+    xaxis: { ...axis, range: [-182, 182], tickvals: [-180, -90, 0, 90, 180], ticksuffix: "°",
       title: { text: models[0].moves === "hue" ? "hue shift" : "rotation", standoff: 4 } },
     yaxis: { ...axis, range: [-0.02, 1.02], tickformat: ".0%" }, shapes: [line()],
   }, { displayModeBar: false, responsive: true });
@@ -181,10 +196,17 @@ function marker() {
 // ------------------------------------------------------------ the gallery
 
 async function gallery() {
+  const mine = ++listed;
   const query = new URLSearchParams({ order: state.order, offset: state.offset, limit: LIMIT });
   if (state.label) query.set("label", state.label);
   try {
     const found = await ask(`api/samples?${query}`);
+    if (mine !== listed) return [];  // another part has been asked for
+    if (found.total && state.offset >= found.total) {
+      state.offset = LIMIT * Math.floor((found.total - 1) / LIMIT);
+      remember();
+      return gallery();
+    }
     const buttons = found.samples.map(sample => {
       const theta = sample.theta === null ? "" : `θ ${sample.theta.toFixed(2)}`;
       const button = make("button", { type: "button", "aria-pressed": sample.id === state.sample && !state.upload,
@@ -196,10 +218,17 @@ async function gallery() {
     byId("samples").replaceChildren(...buttons);
     const last = Math.min(state.offset + LIMIT, found.total);
     byId("count").textContent = found.total ? `${state.offset + 1}–${last} of ${found.total}` : "none";
-    byId("before").disabled = state.offset === 0;
-    byId("after").disabled = last >= found.total;
+    byId("before").setAttribute("aria-disabled", state.offset === 0);
+    byId("after").setAttribute("aria-disabled", last >= found.total);
     return found.samples;
   } catch (error) { say(error.message); return []; }
+}
+
+function page(step) {
+  if (byId(step < 0 ? "before" : "after").getAttribute("aria-disabled") === "true") return;
+  state.offset = Math.max(0, state.offset + step);
+  remember();
+  gallery();
 }
 
 function choose(id) {
@@ -208,7 +237,7 @@ function choose(id) {
   for (const button of byId("samples").children)
     button.setAttribute("aria-pressed", Number(button.dataset.id) === id);
   remember();
-  inspect(STEPS);
+  renew();
 }
 
 // ------------------------------------------------------------ the address
@@ -220,7 +249,6 @@ function remember() {
   if (state.label) words.set("label", state.label);
   if (state.order !== "as they are") words.set("order", state.order);
   if (state.offset) words.set("offset", state.offset);
-  if (state.invert) words.set("invert", 1);
   history.replaceState(null, "", `#${words}`);
 }
 
@@ -230,12 +258,12 @@ function recall() {
     const value = Number(words.get(name));
     return words.has(name) && Number.isFinite(value) ? value : otherwise;
   };
-  state.sample = number("sample", null);
+  state.sample = /^\d{1,9}$/.test(words.get("sample") || "") ? Number(words.get("sample")) : null;
+  state.upload = null;
   state.angle = number("angle", 0) % 360;
   state.offset = Math.max(0, Math.floor(number("offset", 0)));
   state.label = models[0].classes.includes(words.get("label")) ? words.get("label") : "";
   state.order = ["narrow", "wide"].includes(words.get("order")) ? words.get("order") : "as they are";
-  state.invert = words.get("invert") === "1";
 }
 
 // ------------------------------------------------------------ hands
@@ -244,13 +272,13 @@ function turn(angle) {
   state.angle = signed(angle);
   showAngle();
   remember();
-  soon(0, 30);
+  soon(30);
 }
 
 function point(event) {
   const box = byId("dial").getBoundingClientRect();
   const x = event.clientX - box.left - box.width / 2, y = event.clientY - box.top - box.height / 2;
-  turn(Math.atan2(-x, -y) * 180 / Math.PI);
+  if (Math.hypot(x, y) > 0.15 * box.width) turn(Math.atan2(-x, -y) * 180 / Math.PI);
 }
 
 function hands() {
@@ -258,13 +286,17 @@ function hands() {
   dial.addEventListener("pointerdown", event => { dial.setPointerCapture(event.pointerId); point(event); });
   dial.addEventListener("pointermove", event => { if (dial.hasPointerCapture(event.pointerId)) point(event); });
   dial.addEventListener("keydown", event => {
-    const step = { ArrowLeft: 5, ArrowUp: 5, ArrowRight: -5, ArrowDown: -5, PageUp: 45, PageDown: -45 }[event.key];
-    if (step === undefined && event.key !== "Home") return;
+    const step = { ArrowRight: 5, ArrowUp: 5, ArrowLeft: -5, ArrowDown: -5, PageUp: 45, PageDown: -45 }[event.key];
+    const end = { Home: 0, End: 180 }[event.key];
+    if (step === undefined && end === undefined) return;
     event.preventDefault();
-    turn(event.key === "Home" ? 0 : state.angle + step);
+    turn(end === undefined ? state.angle + step : end);
   });
-  byId("file").addEventListener("change", event => { if (event.target.files[0]) take(event.target.files[0]); });
-  byId("invert").addEventListener("change", event => { state.invert = event.target.checked; remember(); inspect(STEPS); });
+  byId("file").addEventListener("change", event => {
+    if (event.target.files[0]) take(event.target.files[0]);
+    event.target.value = "";  // so that the same file can be chosen again
+  });
+  byId("invert").addEventListener("change", event => { state.invert = event.target.checked; if (state.upload) renew(); });
   for (const name of ["dragenter", "dragover"]) document.addEventListener(name, event => {
     event.preventDefault();
     document.body.classList.add("dropping");
@@ -277,8 +309,8 @@ function hands() {
   });
   byId("label").addEventListener("change", event => { state.label = event.target.value; state.offset = 0; remember(); gallery(); });
   byId("order").addEventListener("change", event => { state.order = event.target.value; state.offset = 0; remember(); gallery(); });
-  byId("before").addEventListener("click", () => { state.offset = Math.max(0, state.offset - LIMIT); remember(); gallery(); });
-  byId("after").addEventListener("click", () => { state.offset += LIMIT; remember(); gallery(); });
+  byId("before").addEventListener("click", () => page(-LIMIT));
+  byId("after").addEventListener("click", () => page(LIMIT));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCurve);
   addEventListener("hashchange", start);
 }
@@ -286,11 +318,13 @@ function hands() {
 function take(file) {
   if (file.size > 8 * 1024 * 1024) { say(`${file.name} is larger than 8 MB`); return; }
   const reader = new FileReader();
-  reader.onload = () => {
-    state.upload = { name: file.name, data: reader.result };
+  reader.onload = async () => {
+    const upload = { name: file.name, data: reader.result };
+    try { await question(0, upload); } catch (error) { say(error.message); return; }  // what was seen stays
+    state.upload = upload;
     for (const button of byId("samples").children) button.setAttribute("aria-pressed", false);
     remember();
-    inspect(STEPS);
+    renew();
   };
   reader.onerror = () => say(`${file.name} cannot be read`);
   reader.readAsDataURL(file);
@@ -302,7 +336,6 @@ async function start() {
   recall();
   byId("label").value = state.label;
   byId("order").value = state.order;
-  byId("invert").checked = state.invert;
   showAngle();
   const found = await gallery();
   if (state.sample === null && found.length && !state.upload) state.sample = found[0].id;
@@ -310,7 +343,7 @@ async function start() {
     button.setAttribute("aria-pressed", Number(button.dataset.id) === state.sample);
   if (state.sample === null && !state.upload)
     byId("networks").replaceChildren(make("p", { class: "soft" }, "Drop an image anywhere, or choose a file, to begin."));
-  await inspect(STEPS);
+  await renew();
 }
 
 addEventListener("DOMContentLoaded", async () => {
