@@ -41,6 +41,7 @@ ORDER = [
     "models",
     "objective",
     "deploy",
+    "convert",
     "data.config",
     "data.files",
     "data.base",
