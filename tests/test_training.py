@@ -317,7 +317,7 @@ def test_unwritable_and_full_disks_give_a_sentence(
     with pytest.raises(UserError, match="is a file"):
         train(config, tmp_path / "file")
     if Path("/dev/full").exists():  # every write to it fails as on a full disk
-        from vpgcnn.training import serial
+        from vpgcnn import serial
 
         real = os.fsync
 
