@@ -34,7 +34,7 @@ class Deployed(nn.Module):
 
     Standardisation is a part of it, and kernels are expanded once and for all. θ is the share of the circle that each
     layer of `layers` uses, in that order; of a group with several circles, of the first. Without such layers there are
-    no columns.
+    no columns. The network is taken over: it stays in evaluation mode, with expanded kernels and hooks on its levels.
     """
 
     def __init__(self, network: nn.Module, *, mean: float, std: float) -> None:
