@@ -101,7 +101,7 @@ def demo(out: Path, epochs: int | None, seed: int, step: int, *, fresh: bool) ->
             "with full equivariance, which cannot tell a 6 from a 9 (so 66.7 % at best)",
         ),
         (f"{six[angles.index(0)]:.0%} → {six[angles.index(180)]:.0%}", "sure that a 6 is a 6: upright → upside down"),
-        (f"{theta['7'].mean():.0%} / {theta['6'].mean():.0%}", "of all rotations are treated alike for 7s / for 6s"),
+        (f"{theta['7'].mean():.0%} / {theta['6'].mean():.0%}", "of all rotations are in use for 7s / for 6s"),
     ]
     if accuracy["variational"] < 0.9:
         progress.say(f"{config.epochs} epochs were too few to learn much: the report shows a network that is not done")

@@ -115,7 +115,7 @@ from 9. This one learned, for each image, how much of the circle it may ignore. 
 {legend([(name, place > 0) for place, name in enumerate(facts.curves)])}
 <div class="row">{"".join(curves_svg(facts))}</div>
 <h2>The learned windows</h2>
-<p class="soft">θ is the share of all rotations that the last layer treats alike, for an image of this class:
+<p class="soft">θ is how much of all rotations the last layer uses, for an image of this class:
 the mean (lines), and between which values 80 % of the images lie (dark to pale).</p>
 <div class="row">{circles}</div>
 <h2>Single images</h2>
