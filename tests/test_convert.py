@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 
 import pytest
@@ -115,6 +116,16 @@ def test_a_hybrid_pools_views_on_the_way(group: Group) -> None:
     assert seen[0].shape == (3, 8, 4, 4)
     expected = group.transform(seen[0], u) if group.acts_on_plane else seen[0]
     assert torch.allclose(seen[1], expected, atol=1e-9)  # a map that moves with the image
+
+
+def test_a_copy_stands_by_itself() -> None:
+    """What is known of a batch on its way is the copy's own, in a hybrid too."""
+    for until in (None, "3"):
+        net = convert(network(), Hue(3), until=until).eval()
+        twin = copy.deepcopy(net)
+        with torch.no_grad():
+            assert torch.allclose(twin(images(2))[0], network()(images(2)), atol=1e-10)
+            assert torch.allclose(net(images(3))[0], network()(images(3)), atol=1e-10)
 
 
 def test_it_can_be_trained() -> None:

@@ -94,6 +94,16 @@ class _Views:
         return torch.einsum("bm...,bm->b...", back, self.weights.to(back.dtype))
 
 
+class _Pooling:
+    """The hook that pools views: an object, so that a copy of the network pools its own."""
+
+    def __init__(self, views: _Views) -> None:
+        self.views = views
+
+    def __call__(self, _: nn.Module, __: object, folded: Tensor) -> Tensor:
+        return self.views.pooled(folded)
+
+
 class MixedConv2d(nn.Module):
     """Equivariant as far as its level allows: a convolution on every view, plus what it sees in the others.
 
@@ -220,7 +230,7 @@ def convert(
             own = None
         network.set_submodule(name, MixedConv2d(conv, views, mix, None if own is None else own.to(conv.weight.device)))
     if until is not None:
-        network.get_submodule(until).register_forward_hook(lambda _, __, folded: views.pooled(folded))
+        network.get_submodule(until).register_forward_hook(_Pooling(views))
     return Converted(network, views, mean, std).to(next(model.parameters()).device)
 
 

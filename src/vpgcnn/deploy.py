@@ -12,6 +12,7 @@ import json
 import logging
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class Deployed(nn.Module):
 
     Standardisation is a part of it, and kernels are expanded once and for all. θ is the share of the circle that each
     layer of `layers` uses, in that order; of a group with several circles, of the first. Without such layers there are
-    no columns. The network is taken over: it stays in evaluation mode, with expanded kernels and hooks on its levels.
+    no columns. The network is taken over: it stays in evaluation mode, with expanded kernels.
     """
 
     def __init__(self, network: nn.Module, *, mean: float, std: float) -> None:
@@ -45,20 +46,21 @@ class Deployed(nn.Module):
         self.network = fold(network.eval())
         self.mean, self.std = mean, std
         self.layers = [name.removesuffix(".level") for name, _ in own]
-        self._heard: dict[str, Tensor] = {}
-        for name, part in own:
-            part.register_forward_hook(self._hear(name))
-
-    def _hear(self, name: str) -> Any:
-        def hook(_: nn.Module, __: object, q: Distribution) -> None:
-            self._heard[name] = q.theta[:, :1]
-
-        return hook
+        self._levels = [name for name, _ in own]
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        logits = self.network((images - self.mean) / self.std)[0]
-        theta = [values.expand(images.shape[0], 1) for values in self._heard.values()]
-        self._heard.clear()
+        heard: dict[str, Tensor] = {}
+
+        def hear(name: str) -> Callable[[nn.Module, object, Distribution], None]:
+            return lambda _, __, q: heard.update({name: q.theta[:, :1].expand(images.shape[0], 1)})
+
+        hooks = [self.network.get_submodule(name).register_forward_hook(hear(name)) for name in self._levels]
+        try:
+            logits = self.network((images - self.mean) / self.std)[0]
+        finally:
+            for hook in hooks:
+                hook.remove()
+        theta = [heard[name] for name in self._levels]
         return logits, torch.cat(theta, dim=1) if theta else logits[:, :0]
 
 
