@@ -15,12 +15,13 @@ import torch
 from vpgcnn.data import Dataset, Split
 from vpgcnn.data.config import DataConfig
 from vpgcnn.data.flowers import CLASSES
+from vpgcnn.data.product import CLASSES as TURN_HUE
 from vpgcnn.errors import UserError
 from vpgcnn.experiments import claims, cost, registry, runner
 from vpgcnn.experiments.base import Experiment, markdown
 from vpgcnn.experiments.stability import fluctuation, follow
 from vpgcnn.experiments.views import COLOR
-from vpgcnn.models import SE2Config, count_parameters
+from vpgcnn.models import PlainConfig, SE2Config, count_parameters
 from vpgcnn.training.config import TrainConfig
 from vpgcnn.training.loop import Interrupted
 from vpgcnn.training.progress import Quiet
@@ -34,6 +35,7 @@ def tiny_data(config: DataConfig, directory: Path | None = None) -> Dataset:
     classes, channels, size = {
         "mnist67-180": (("6", "7", "9"), 1, 28),
         "mnist-ranges": (("4", "4 turned", "7", "7 turned"), 1, 28),
+        "mnist-turn-hue": (TURN_HUE, 3, 28),
         "mnist": (tuple("0123456789"), 1, 28),
         "colormnist": (tuple(f"c{number}" for number in range(30)), 3, 28),
         "colormnist-lt": (tuple(f"c{number}" for number in range(30)), 3, 28),
@@ -48,8 +50,14 @@ def tiny_data(config: DataConfig, directory: Path | None = None) -> Dataset:
 
     def part(count: int) -> Split:
         images = torch.randint(0, 256, (count, channels, size, size), dtype=torch.uint8, generator=generator)
-        reach = torch.tensor([0.25, 0.5, 1.0])[torch.arange(count) % 3] if config.name == "mnist-ranges" else None
-        return Split(images, some[torch.arange(count) % len(some)], reach)
+        place = torch.arange(count)
+        known = {
+            "mnist-ranges": torch.tensor([0.25, 0.5, 1.0])[place % 3],
+            "mnist-turn-hue": torch.tensor([[1.0, 1.0], [1.0, 1 / 3], [0.5, 1.0], [0.5, 1 / 3]])[place % 4],
+        }
+        digits = torch.tensor([TURN_HUE.index(name) for name in ("3", "7 red", "6", "4 blue")])
+        labels = digits[place % 4] if classes is TURN_HUE else some[place % len(some)]
+        return Split(images, labels, known.get(config.name))
 
     parts = part(10), part(6), part(12)
     return Dataset(config.name, classes, *parts, (f"{config.name}, made up",), 0.5, 0.3)
@@ -60,6 +68,8 @@ def shrunk(config: TrainConfig) -> TrainConfig:
     model = config.model
     if isinstance(model, SE2Config):
         model = replace(model, widths=(2,) * len(model.widths), hidden=4)
+    elif isinstance(model, PlainConfig):
+        model = replace(model, width=2)
     else:
         model = replace(model, width=6 if model.shape == "resnet" else 2)
     augmenter = replace(config.augmenter, width=2, search=1, samples=min(2, config.augmenter.samples))

@@ -18,6 +18,7 @@ COMMANDS = {
     "predict": "classify image files, and say how much of the symmetry was used for each",
     "diagnose": "is a classifier, yours or ours, sensitive to rotation or hue, and is that right?",
     "serve": "a page to turn an image and watch what a network says of it",
+    "convert": "make an ordinary network equivariant, beginning with the answers it has",
     "export": "make of a trained network an ONNX file or an exported program",
     "reproduce": "run an experiment with all its arms and seeds, and write its result",
     "demo": "train on embedded digits for a few minutes and write a report with pictures",

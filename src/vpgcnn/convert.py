@@ -24,10 +24,9 @@ from torch import Tensor, nn
 
 from vpgcnn import resample
 from vpgcnn.errors import UserError
-from vpgcnn.features import GroupFeature
+from vpgcnn.features import GroupFeature, Prediction
 from vpgcnn.groups import Group
 from vpgcnn.levels import LevelFactory, Variational, Window
-from vpgcnn.models.base import Prediction
 from vpgcnn.testing import output_of
 
 __all__ = ["Converted", "MixedConv2d", "convert"]

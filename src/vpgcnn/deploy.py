@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from vpgcnn.conv import fold
 from vpgcnn.distributions import Distribution
 from vpgcnn.errors import UserError
-from vpgcnn.levels import Level
+from vpgcnn.levels import Level, circles_of
 
 __all__ = ["Deployed", "exported", "onnx_bytes"]
 
@@ -34,8 +34,9 @@ class Deployed(nn.Module):
     """Equivariant as its network is. Images `(B, C, H, W)` in [0, 1] to logits `(B, classes)` and θ `(B, layers)`.
 
     Standardisation is a part of it, and kernels are expanded once and for all. θ is the share of the circle that each
-    layer of `layers` uses, in that order; of a group with several circles, of the first. Without such layers there are
-    no columns. The network is taken over: it stays in evaluation mode, with expanded kernels.
+    layer of `layers` uses, in that order; a group with several circles has a column for each ("last rotation", "last
+    hue"). Without such layers there are no columns. The network is taken over: it stays in evaluation mode, with
+    expanded kernels.
     """
 
     def __init__(self, network: nn.Module, *, mean: float, std: float) -> None:
@@ -45,14 +46,14 @@ class Deployed(nn.Module):
             raise UserError("levels that draw elements for each image (pathwise) cannot be exported")
         self.network = fold(network.eval())
         self.mean, self.std = mean, std
-        self.layers = [name.removesuffix(".level") for name, _ in own]
+        self.layers = [column for name, part in own for column in circles_of(name.removesuffix(".level"), part)]
         self._levels = [name for name, _ in own]
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         heard: dict[str, Tensor] = {}
 
         def hear(name: str) -> Callable[[nn.Module, object, Distribution], None]:
-            return lambda _, __, q: heard.update({name: q.theta[:, :1].expand(images.shape[0], 1)})
+            return lambda _, __, q: heard.update({name: q.theta.expand(images.shape[0], -1)})
 
         hooks = [self.network.get_submodule(name).register_forward_hook(hear(name)) for name in self._levels]
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch.utils._pytree import GetAttrKey, register_pytree_node
 
 from vpgcnn.groups import Group
 
-__all__ = ["GroupFeature"]
+__all__ = ["GroupFeature", "Prediction"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -167,3 +167,13 @@ register_pytree_node(
     serialized_type_name="vpgcnn.GroupFeature",
     flatten_with_keys_fn=_flatten_with_keys,
 )
+
+
+class Prediction(NamedTuple):
+    """What a network says of images.
+
+    logits: `(B, classes)`. divergence: `(B,)`, the KL of all its levels, 0 where there are none.
+    """
+
+    logits: Tensor
+    divergence: Tensor

@@ -46,6 +46,7 @@ __all__ = [
     "RankedSoftmax",
     "Variational",
     "Window",
+    "circles_of",
     "tell_progress",
 ]
 
@@ -254,6 +255,7 @@ class Level(nn.Module, ABC):
     per_image:    whether images get elements of their own.
     """
 
+    group: Group
     partial = True
     regularised = False
     per_image = False
@@ -269,6 +271,12 @@ def tell_progress(model: nn.Module, progress: float) -> None:
     for module in model.modules():
         if isinstance(module, Level):
             module.progress = progress
+
+
+def circles_of(layer: str, level: nn.Module) -> list[str]:
+    """What the columns of a layer's θ are called: its own name, or "last rotation" and "last hue" on a product."""
+    axes = level.group.axes if isinstance(level, Level) else ()
+    return [layer] if len(axes) < 2 else [f"{layer} {axis.name}" for axis in axes]
 
 
 LevelFactory = Callable[[Group, int, int | None], Level]

@@ -12,7 +12,16 @@ from vpgcnn.analysis.local import LocalError, local_error
 from vpgcnn.analysis.motion import Kind
 from vpgcnn.analysis.moves import MOVES, Moves, hues, linear_hues, moves_of, rotations
 from vpgcnn.analysis.orbits import Orbit, follow
-from vpgcnn.analysis.reading import Observation, all_of_the_group, observe, read_theta, read_weights, same_for_all
+from vpgcnn.analysis.reading import (
+    Observation,
+    all_of_the_group,
+    apart,
+    marginals,
+    observe,
+    read_theta,
+    read_weights,
+    same_for_all,
+)
 from vpgcnn.analysis.scores import brier, calibration_error, nll, orbit_probabilities, probabilities, reliability
 from vpgcnn.analysis.table import LevelTable, levels
 
@@ -28,6 +37,7 @@ __all__ = [
     "Orbit",
     "against_truth",
     "all_of_the_group",
+    "apart",
     "auroc",
     "awareness",
     "brier",
@@ -42,6 +52,7 @@ __all__ = [
     "levels",
     "linear_hues",
     "local_error",
+    "marginals",
     "moves_of",
     "mutual_information",
     "nll",

@@ -12,10 +12,19 @@ from torch import Tensor, nn
 
 from vpgcnn.distributions import Distribution
 from vpgcnn.errors import UserError
-from vpgcnn.levels import Level, Variational
+from vpgcnn.levels import Level, Variational, circles_of
 from vpgcnn.models.augmented import Augmented, ImageRange, SharedRange
 
-__all__ = ["Observation", "all_of_the_group", "observe", "read_theta", "read_weights", "same_for_all"]
+__all__ = [
+    "Observation",
+    "all_of_the_group",
+    "apart",
+    "marginals",
+    "observe",
+    "read_theta",
+    "read_weights",
+    "same_for_all",
+]
 
 
 def read_theta(
@@ -59,6 +68,33 @@ def read_weights(
 
     chosen = {name: m for name, m in _shown(model, True).items() if isinstance(m, Level) and not m.per_image}
     return _read(model, images, weights, chosen, batch, prepare, drawn=drawn)
+
+
+def apart(model: nn.Module, theta: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """θ of every circle by itself, `(N,)`, of what `read_theta` gives for this model.
+
+    A layer whose level has several circles becomes several entries, say "last rotation" and "last hue".
+    """
+    modules = _shown(model, True)
+    return {
+        name: column
+        for layer, values in theta.items()
+        for name, column in zip(circles_of(layer, modules[layer]), values.unbind(dim=1), strict=True)
+    }
+
+
+def marginals(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of the points of every circle by itself, `(N, points)`, of what `read_weights` gives."""
+    modules, parts = _shown(model, True), {}
+    for layer, values in weights.items():
+        level = modules[layer]
+        assert isinstance(level, Level)
+        counts = level.group.counts(level.group.points_of(values.shape[1]))
+        table = values.unflatten(1, counts)
+        for place, name in enumerate(circles_of(layer, level)):
+            others = [1 + other for other in range(len(counts)) if other != place]
+            parts[name] = table.sum(dim=others) if others else table
+    return parts
 
 
 @dataclass(frozen=True, eq=False)

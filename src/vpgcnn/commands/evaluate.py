@@ -33,8 +33,9 @@ def main(arguments: list[str]) -> int:
     model, card, data = load_run(options.run)
     from accelerate import Accelerator
 
-    from vpgcnn.analysis import against_truth, read_theta
+    from vpgcnn.analysis import against_truth, apart, read_theta
     from vpgcnn.data import DATASETS, load
+    from vpgcnn.models import symmetry
     from vpgcnn.training.loop import evaluate
 
     if options.data:
@@ -58,8 +59,9 @@ def main(arguments: list[str]) -> int:
     model = model.to(accelerator.device)
     result: dict[str, Any] = {"split": part, **evaluate(model, split, card, accelerator)}
     pixels = split.images.to(accelerator.device)
-    theta = read_theta(model, pixels, prepare=card.standardised)
-    shared = read_theta(model, pixels[:1], all_levels=True, prepare=card.standardised)
+    levels = read_theta(model, pixels, prepare=card.standardised)
+    theta = apart(model, levels)
+    shared = apart(model, read_theta(model, pixels[:1], all_levels=True, prepare=card.standardised))
     result["theta"] = {
         layer: {
             name: round(float(values[split.labels == label].mean()), 4)
@@ -69,12 +71,14 @@ def main(arguments: list[str]) -> int:
         for layer, values in theta.items()
     }
     result["theta_of_all"] = {
-        layer: round(float(values[0].mean()), 4) for layer, values in shared.items() if layer not in theta
+        layer: round(float(values[0]), 4) for layer, values in shared.items() if layer not in theta
     }
     if split.reach is not None and theta:
+        truth = split.reach.view(len(split), -1)
+        known = apart(model, {layer: truth for layer, values in levels.items() if values.shape[1] == truth.shape[1]})
         result["against_truth"] = {
-            layer: {key: round(value, 4) for key, value in against_truth(values[:, 0], split.reach).items()}
-            for layer, values in theta.items()
+            layer: {key: round(value, 4) for key, value in against_truth(theta[layer], values).items()}
+            for layer, values in known.items()
         }
     if options.json:
         print_json(result)
@@ -82,7 +86,7 @@ def main(arguments: list[str]) -> int:
     print(f"{part}: accuracy {result['accuracy']:.2%} on {result['images']} images")  # noqa: T201
     print(f"nll {result['nll']:.4f}, kl {result['kl']:.4f} nats an image")  # noqa: T201
     if theta:
-        moves = "hues" if card.model.name == "color" else "rotations"
+        moves = {"hue": "hues", "both": "rotations or hues"}.get(symmetry(card.model), "rotations")
         print(f"\nθ, the share of all {moves} in use (1 is all of them), mean by class:")  # noqa: T201
         if "ranges" in theta:
             print("(ranges: by how much of the circle the augmenter moves an image, either way)")  # noqa: T201

@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     command.add_argument("--out", type=Path, help="file to write (default: net.onnx, … in the run's folder)")
     data_dir_option(command)
     options = command.parse_args(arguments)
-    from vpgcnn.commands.use import load_run
+    from vpgcnn.commands.use import load_run, test_images
     from vpgcnn.serial import write_bytes
     from vpgcnn.training.run import chosen_weights
 
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
 
     deployed = Deployed(model, mean=card.mean, std=card.std)
     program = exported(deployed, card.channels, card.size)
-    images, what = _images(card, data, options.data_dir)
+    images, what = test_images(card, data, options.data_dir, CHECKED)
     if options.format == "onnx":
         about = {"classes": card.classes, "layers": deployed.layers, "dataset": card.dataset, "range": [0, 1]}
         content = onnx_bytes(program, about)
@@ -92,23 +92,6 @@ def main(arguments: list[str]) -> int:
     print(f"takes {ratio:.2f} of the time that PyTorch does, for {len(images[:64])} images")  # noqa: T201
     print(f"written: {target} ({len(content) / 2**20:.1f} MB)")  # noqa: T201
     return 0
-
-
-def _images(card: Any, data: Any, directory: Path | None) -> tuple[Tensor, str]:
-    """Test images in [0, 1] where they are, else noise; and which they are."""
-    import torch
-
-    from vpgcnn.data import load
-
-    try:
-        split = load(data, directory).test
-        if len(split) and split.images.shape[1:] == (card.channels, card.size, card.size):
-            images = split.images[:CHECKED].float() / 255
-            return images, f"{len(images)} test images"
-    except UserError:
-        pass
-    noise = torch.rand(CHECKED, card.channels, card.size, card.size, generator=torch.Generator().manual_seed(0))
-    return noise, f"{CHECKED} images of noise (the data of the run are not here)"
 
 
 def _onnx(content: bytes) -> Callable[[Tensor], tuple[Tensor, Tensor]]:

@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
     model, card, _ = load_run(options.run)
     import torch
 
-    from vpgcnn.analysis.reading import read_theta
+    from vpgcnn.analysis.reading import apart, read_theta
     from vpgcnn.data.own import read_image
 
     read, errors = [], {}
@@ -46,21 +46,21 @@ def main(arguments: list[str]) -> int:
         images = card.standardised(torch.stack([pixels for _, pixels in read]))
         with torch.no_grad():
             chances = torch.cat([model(part)[0].softmax(dim=1) for part in images.split(256)])
-        theta = read_theta(model, images, all_levels=True)
+        theta = apart(model, read_theta(model, images, all_levels=True))
     for place, (path, _) in enumerate(read):
         best = int(chances[place].argmax())
         answers.append({
             "file": str(path),
             "class": card.classes[best],
             "confidence": round(float(chances[place, best]), 4),
-            "theta": {layer: [round(float(v), 4) for v in values[place]] for layer, values in theta.items()},
+            "theta": {layer: round(float(values[place]), 4) for layer, values in theta.items()},
         })  # fmt: skip
     if options.json:
         print_json([*answers, *({"file": file, "error": error} for file, error in errors.items())])
     elif answers:
         rows: list[tuple[str, ...]] = [("file", "class", "confidence", *(f"θ {layer}" for layer in theta))]
         for place, answer in enumerate(answers):
-            levels = [" ".join(f"{float(v):.2f}" for v in values[place]) for values in theta.values()]
+            levels = [f"{float(values[place]):.2f}" for values in theta.values()]
             rows.append((str(answer["file"]), str(answer["class"]), f"{answer['confidence']:.1%}", *levels))
         table(rows)
     if errors:

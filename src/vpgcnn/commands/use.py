@@ -4,25 +4,46 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from vpgcnn.data import load
 from vpgcnn.data.config import DataConfig
+from vpgcnn.errors import UserError
 from vpgcnn.serial import from_json, read_json
 from vpgcnn.training.checkpoint import Card, load_model
 from vpgcnn.training.config import TrainConfig
 from vpgcnn.training.run import chosen_weights
 
-__all__ = ["fingerprint_of", "load_run"]
+__all__ = ["data_of", "fingerprint_of", "load_run", "test_images"]
 
 
 def load_run(path: Path) -> tuple[nn.Module, Card, DataConfig]:
     """The network of a run folder or weights file, its card, and the data that it was trained on."""
     weights = chosen_weights(path)
     model, card = load_model(weights)
+    return model, card, data_of(weights, card)
+
+
+def data_of(weights: Path, card: Card) -> DataConfig:
+    """The data that the network of a weights file was trained on, as far as that is known."""
     config = weights.parent / "config.json"
     if config.is_file():
-        return model, card, from_json(TrainConfig, read_json(config), str(config)).data
-    return model, card, DataConfig(name=card.dataset)
+        return from_json(TrainConfig, read_json(config), str(config)).data
+    return DataConfig(name=card.dataset, size=card.size)
+
+
+def test_images(card: Card, data: DataConfig, directory: Path | None, count: int) -> tuple[Tensor, str]:
+    """Test images in [0, 1] where they are, else noise; and which they are."""
+    try:
+        split = load(data, directory).test
+        if len(split) and split.images.shape[1:] == (card.channels, card.size, card.size):
+            images = split.images[:count].float() / 255
+            return images, f"{len(images)} test images"
+    except UserError:
+        pass
+    noise = torch.rand(count, card.channels, card.size, card.size, generator=torch.Generator().manual_seed(0))
+    return noise, f"{count} images of noise (the data of the run are not here)"
 
 
 def fingerprint_of(path: Path) -> str | None:

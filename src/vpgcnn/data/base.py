@@ -12,14 +12,15 @@ from torch import Tensor
 
 from vpgcnn.errors import UserError
 
-__all__ = ["Dataset", "Split", "held_out"]
+__all__ = ["Dataset", "Split", "held_out", "held_out_of_each"]
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
     """images: `(N, C, H, W)` of bytes, 0–255. labels: `(N,)` of whole numbers.
 
-    reach: `(N,)`, where it is known, the share of all rotations by which an image may be turned, from 0 to 1.
+    reach: `(N,)`, where it is known, the share of all rotations by which an image may be turned, from 0 to 1; `(N, K)`
+    for K circles, say rotations and hues.
     """
 
     images: Tensor
@@ -31,7 +32,7 @@ class Split:
             raise UserError(f"images are N×C×H×W bytes, got {self.images.dtype} {tuple(self.images.shape)}")
         if self.labels.shape != (len(self.images),):
             raise UserError(f"{len(self.images)} images, but labels of shape {tuple(self.labels.shape)}")
-        if self.reach is not None and self.reach.shape != self.labels.shape:
+        if self.reach is not None and self.reach.shape[:1] != self.labels.shape:
             raise UserError(f"{len(self.images)} images, but ranges of shape {tuple(self.reach.shape)}")
 
     def __len__(self) -> int:
@@ -137,6 +138,25 @@ def held_out(count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
     order = torch.randperm(count, generator=seeded(seed))
     cut = count - round(share * count)
     return order[:cut], order[cut:]
+
+
+def held_out_of_each(labels: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """The same of images with these labels `(N,)`, in each class alike; of a class at least one image stays.
+
+    Fractions are carried over to the next class, so that the share is kept over all of them too.
+    """
+    shuffled = torch.cat(held_out(len(labels), share, seed))
+    stay, out, owed = [], [], 0.0
+    for label in labels.unique():
+        own = shuffled[labels[shuffled] == label]
+        owed += share * len(own)
+        cut = len(own) - min(len(own) - 1, round(owed))
+        owed -= len(own) - cut
+        stay.append(own[:cut])
+        out.append(own[cut:])
+    first, second, random = torch.cat(stay), torch.cat(out), seeded(seed)
+    mixed = [part[torch.randperm(len(part), generator=random)] for part in (first, second)]
+    return mixed[0], mixed[1]
 
 
 def seeded(seed: int) -> torch.Generator:

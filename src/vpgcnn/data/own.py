@@ -16,7 +16,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from PIL import Image
 
-from vpgcnn.data.base import Dataset, Split, held_out
+from vpgcnn.data.base import Dataset, Split, held_out_of_each
 from vpgcnn.data.config import DataConfig
 from vpgcnn.errors import UserError
 
@@ -226,14 +226,14 @@ def _numbers(labels: np.ndarray, path: Path) -> Tensor:
 def _parted(
     name: str, classes: tuple[str, ...], read: dict[str, Split], notes: tuple[str, ...], config: DataConfig
 ) -> Dataset:
-    """Split what did not come split, by seed."""
+    """Split what did not come split, by seed, in each class alike."""
     train = read.get("train", read.get(""))
     assert train is not None
     test, validation = read.get("test"), read.get("validation")
     if test is None:
-        stay, out = held_out(len(train), config.test, config.seed)
+        stay, out = held_out_of_each(train.labels, config.test, config.seed)
         train, test = train[stay], train[out]
     if validation is None:
-        stay, out = held_out(len(train), config.validation, config.seed + 1)
+        stay, out = held_out_of_each(train.labels, config.validation, config.seed + 1)
         train, validation = train[stay], train[out]
     return Dataset(name, classes, train, validation, test, notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -73,10 +74,12 @@ class Experiment:
         return self.fewer.get(arm, self.seeds)
 
     def config(self, arm: str, seed: int, preset: str) -> TrainConfig:
-        """The run of one arm and seed."""
+        """The run of one arm and seed. It may start with that of another arm, which is named by its folder's name."""
         if arm not in self.arms:
             raise UserError(f"unknown arm {arm!r}: choose from {', '.join(self.arms)}")
         config = replace(self.arms[arm](recipe(self.recipe, preset)), seed=seed, watch=self.watch)
+        if config.start is not None:
+            config = replace(config, start=Path(f"{config.start}-{seed}"))
         return replace(config, data=replace(config.data, seed=seed)) if self.draws else config
 
 

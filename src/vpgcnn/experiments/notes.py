@@ -1,6 +1,6 @@
 """What a reader of a table has to know of its arms and numbers."""
 
-__all__ = ["COLORMNIST", "COST", "DIGITS", "FLOWERS", "RANGES", "STABILITY", "WITNESS"]
+__all__ = ["COLORMNIST", "CONVERT", "COST", "DIGITS", "FLOWERS", "RANGES", "STABILITY", "TURN_HUE", "WITNESS"]
 
 DIGITS = """\
 Arms: a level for each image (variational), one for all images (learned), full equivariance; the same network without
@@ -58,4 +58,18 @@ The class of each test image is guessed from its five nearest neighbours among t
 has, or by its coarse shape in polar coordinates. Once they are taken as they are, once each is moved along the circle
 to where it fits best. What is lost is what the place on the circle tells (in brackets: as a share of what they know
 beyond chance).\
+"""
+TURN_HUE = """\
+3s may be turned by 180° and recoloured without becoming another class, 7s only turned, 6s only recoloured, 4s neither:
+12 classes. The network is that of MNIST67-180 on the product of 8 rotations and 3 hues. "AUROC": how well θ of that
+circle tells the digits that are free in it from those that are not (in brackets the lower of the two values among
+digits that are alike in the other symmetry). "At the mean θ": levels the same for all images, "at θ = 1": all of both
+groups, at the test.\
+"""
+CONVERT = """\
+An ordinary ResNet18 in plain PyTorch is trained first (plain, 60 epochs). All others begin with its weights and are
+trained for 20 epochs more at a third of the learning rate: as it is (plain-tuned), with random hue shifts
+(plain-jitter), converted to three hues with all of them in use at once (hue3-full), with one window for all images
+(hue3-learned) or one for each (hue3-vp), both of which begin at the identity alone and so with the same logits. "Over
+hue shifts" and the other columns are as for Flowers102.\
 """

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, Literal
-
 from vpgcnn.errors import UserError
-from vpgcnn.experiments.base import Arm, Count, Experiment, Reproduction, View
+from vpgcnn.experiments.arms import (
+    AVERAGED,
+    FULL,
+    LEARNED,
+    T2,
+    VARIATIONAL,
+    as_published,
+    converted,
+    jittered,
+    moved,
+    partial_gcnn,
+    plain,
+    tuned,
+    turned,
+    with_level,
+)
+from vpgcnn.experiments.base import Count, Experiment, Reproduction, View
 from vpgcnn.experiments.colors import measure_colors, table_colors
 from vpgcnn.experiments.cost import measure_cost, table_cost
 from vpgcnn.experiments.digits import measure_digits, table_digits
-from vpgcnn.experiments.notes import COLORMNIST, COST, DIGITS, FLOWERS, RANGES, STABILITY, WITNESS
+from vpgcnn.experiments.notes import COLORMNIST, CONVERT, COST, DIGITS, FLOWERS, RANGES, STABILITY, TURN_HUE, WITNESS
 from vpgcnn.experiments.photographs import measure_photographs, table_photographs
 from vpgcnn.experiments.principle import LAMBDAS, arm_of, chart_principle, measure_principle, table_principle
+from vpgcnn.experiments.product import chart_product, measure_product, table_product
 from vpgcnn.experiments.ranges import chart_ranges, measure_ranges, table_ranges
 from vpgcnn.experiments.stability import chart_stability, follow, measure_nothing, table_stability
 from vpgcnn.experiments.views import (
@@ -32,77 +46,9 @@ from vpgcnn.experiments.views import (
     table_examples,
 )
 from vpgcnn.experiments.witness import measure_witness, table_witness
-from vpgcnn.models import AugmenterConfig, ColorConfig, ordinary
 from vpgcnn.report.digits import figure
-from vpgcnn.training.config import TrainConfig
 
 __all__ = ["REPRODUCTIONS", "reproduction"]
-
-
-def _model(level: Literal["t2", "full", "learned", "variational"], **changes: Any) -> Arm:
-    """An arm whose network has this level, and other changes."""
-
-    def arm(config: TrainConfig) -> TrainConfig:
-        model = ordinary(config.model) if level == "t2" else replace(config.model, level=level)
-        return replace(config, model=replace(model, **changes))
-
-    return arm
-
-
-_t2, _full, _learned, _variational = _model("t2"), _model("full"), _model("learned"), _model("variational")
-
-
-def _partial(elements: int) -> Arm:
-    """Partial G-CNN on hues: one level for all images in every layer, by Gumbel-softmax."""
-
-    def arm(config: TrainConfig) -> TrainConfig:
-        assert isinstance(config.model, ColorConfig)
-        layers = [f"conv{number}" for number in range(1, 8)]
-        layers = layers if config.model.shape == "cnn" else ["lift", *(f"stage{number}" for number in range(1, 5))]
-        model = replace(config.model, level="learned", family="gumbel", elements=elements, where=tuple(layers))
-        return replace(config, model=model)
-
-    return arm
-
-
-def _moved(arm: Arm, kind: Literal["fixed", "shared", "image", "policy"], **settings: Any) -> Arm:
-    """The arm behind an augmentation: as far as it can, a range for all, a range for each image, a policy."""
-
-    def changed(config: TrainConfig) -> TrainConfig:
-        config = arm(config)
-        chosen = {"samples": 4, **settings}
-        objective, model = config.objective, config.model
-        if kind == "image":  # InstaAug keeps the entropy between two bounds
-            objective = replace(objective, mode="band", start=0.0, speed=0.003, low=0.2, high=2.0)
-            large = isinstance(model, ColorConfig) and model.shape == "resnet" and model.width >= 64
-            chosen["predictor"] = "resnet" if large else "small"
-        if kind == "policy":
-            chosen["search"] = max(2, config.epochs // 3)
-        return replace(config, augmenter=AugmenterConfig(kind, **chosen), objective=objective)
-
-    return changed
-
-
-def _jittered(config: TrainConfig) -> TrainConfig:
-    return replace(_t2(config), data=replace(config.data, hue_jitter=0.5))
-
-
-def _turned(config: TrainConfig) -> TrainConfig:
-    return replace(_t2(config), data=replace(config.data, augment="rotate", max_angle=180.0))
-
-
-def _plain(arm: Arm) -> Arm:
-    """The arm as published: images as they are, and a loss in which frequent classes count more."""
-
-    def changed(config: TrainConfig) -> TrainConfig:
-        config = arm(config)
-        data, objective = replace(config.data, augment="none"), replace(config.objective, balance=0.0)
-        return replace(config, data=data, objective=objective)
-
-    return changed
-
-
-_averaged = _moved(_t2, "fixed", initial=1.0, samples=8, training=False)
 
 FLOWERS_ARMS = ("resnet", "ce3", "vp3")
 """Those that figures of Flowers102 compare."""
@@ -112,16 +58,16 @@ EXPERIMENTS = {
         "confidence against rotation angle for 6s and 7s: levels, and augmentation instead of levels",
         "mnist67-180",
         {
-            "variational": _variational,
-            "learned": _learned,
-            "full": _full,
-            "t2": _t2,
-            "t2-rotate": _turned,
-            "t2-tta": _averaged,
-            "t2-augerino": _moved(_t2, "shared"),
-            "t2-instaaug": _moved(_t2, "image"),
-            "t2-adaaug": _moved(_t2, "policy"),
-            "full-instaaug": _moved(_full, "image"),
+            "variational": VARIATIONAL,
+            "learned": LEARNED,
+            "full": FULL,
+            "t2": T2,
+            "t2-rotate": turned,
+            "t2-tta": AVERAGED,
+            "t2-augerino": moved(T2, "shared"),
+            "t2-instaaug": moved(T2, "image"),
+            "t2-adaaug": moved(T2, "policy"),
+            "full-instaaug": moved(FULL, "image"),
         },
         (0, 1, 2),
         measure_digits,
@@ -134,16 +80,16 @@ EXPERIMENTS = {
         "test accuracy on CIFAR-10 of T(2), full, learned and variational networks of the same size, and InstaAug",
         "cifar10-se2",
         {
-            "t2": _t2,
-            "t2-instaaug": _moved(_t2, "image"),
-            "full": _full,
-            "full-instaaug": _moved(_full, "image"),
-            "learned": _learned,
-            "variational": _variational,
-            "full8": _model("full", elements=8),
-            "full8-instaaug": _moved(_model("full", elements=8), "image"),
-            "learned8": _model("learned", elements=8),
-            "variational8": _model("variational", elements=8),
+            "t2": T2,
+            "t2-instaaug": moved(T2, "image"),
+            "full": FULL,
+            "full-instaaug": moved(FULL, "image"),
+            "learned": LEARNED,
+            "variational": VARIATIONAL,
+            "full8": with_level("full", elements=8),
+            "full8-instaaug": moved(with_level("full", elements=8), "image"),
+            "learned8": with_level("learned", elements=8),
+            "variational8": with_level("variational", elements=8),
         },
         (0, 1),
         measure_photographs,
@@ -168,7 +114,7 @@ EXPERIMENTS = {
     "table-cifar100": Experiment(
         "test accuracy on CIFAR-100 of T(2), full, learned and variational networks of the same size",
         "cifar100-se2",
-        {"t2": _t2, "full": _full, "learned": _learned, "variational": _variational},
+        {"t2": T2, "full": FULL, "learned": LEARNED, "variational": VARIATIONAL},
         (0,),
         measure_photographs,
         table_photographs,
@@ -180,23 +126,23 @@ EXPERIMENTS = {
         "test accuracy on draws of long-tailed ColorMNIST: ordinary, hue-equivariant, partial and augmented networks",
         "colormnist-lt",
         {
-            "cnn-19k": _t2,
-            "cnn-26k": _model("t2", width=20),
-            "cnn-jitter": _jittered,
-            "cnn-tta": _averaged,
-            "cnn-augerino": _moved(_t2, "shared"),
-            "cnn-instaaug": _moved(_t2, "image"),
-            "cnn-adaaug": _moved(_t2, "policy"),
-            "ce3": _full,
-            "ce3-instaaug": _moved(_full, "image"),
-            "partial3": _partial(3),
-            "vp3": _variational,
-            "ce6": _model("full", elements=6),
-            "ce6-instaaug": _moved(_model("full", elements=6), "image"),
-            "partial6": _partial(6),
-            "vp6": _model("variational", elements=6),
-            "ce3-plain": _plain(_full),
-            "vp3-plain": _plain(_variational),
+            "cnn-19k": T2,
+            "cnn-26k": with_level("t2", width=20),
+            "cnn-jitter": jittered,
+            "cnn-tta": AVERAGED,
+            "cnn-augerino": moved(T2, "shared"),
+            "cnn-instaaug": moved(T2, "image"),
+            "cnn-adaaug": moved(T2, "policy"),
+            "ce3": FULL,
+            "ce3-instaaug": moved(FULL, "image"),
+            "partial3": partial_gcnn(3),
+            "vp3": VARIATIONAL,
+            "ce6": with_level("full", elements=6),
+            "ce6-instaaug": moved(with_level("full", elements=6), "image"),
+            "partial6": partial_gcnn(6),
+            "vp6": with_level("variational", elements=6),
+            "ce3-plain": as_published(FULL),
+            "vp3-plain": as_published(VARIATIONAL),
         },
         (0, 1, 2, 3, 4),
         measure_colors,
@@ -214,23 +160,23 @@ EXPERIMENTS = {
         "Flowers102: accuracy, accuracy over hue shifts and calibration of ResNet18s with and without levels",
         "flowers102",
         {
-            "resnet": _t2,
-            "resnet-jitter": _jittered,
-            "resnet-instaaug": _moved(_t2, "image"),
-            "resnet-adaaug": _moved(_t2, "policy"),
-            "ce3": _full,
-            "ce3-hybrid": _model("full", equivariant=2),
-            "ce3-wide": _model("full", width=27),
-            "ce3-instaaug": _moved(_model("full", equivariant=2), "image"),
-            "ce3-adaaug": _moved(_model("full", equivariant=2), "policy"),
-            "learned": _learned,
-            "partial3": _partial(3),
-            "partial3-adaaug": _moved(_partial(3), "policy"),
-            "vp3": _variational,
-            "ce6-hybrid": _model("full", equivariant=2, elements=6),
-            "ce6-instaaug": _moved(_model("full", equivariant=2, elements=6), "image"),
-            "partial6": _partial(6),
-            "vp6": _model("variational", elements=6),
+            "resnet": T2,
+            "resnet-jitter": jittered,
+            "resnet-instaaug": moved(T2, "image"),
+            "resnet-adaaug": moved(T2, "policy"),
+            "ce3": FULL,
+            "ce3-hybrid": with_level("full", equivariant=2),
+            "ce3-wide": with_level("full", width=27),
+            "ce3-instaaug": moved(with_level("full", equivariant=2), "image"),
+            "ce3-adaaug": moved(with_level("full", equivariant=2), "policy"),
+            "learned": LEARNED,
+            "partial3": partial_gcnn(3),
+            "partial3-adaaug": moved(partial_gcnn(3), "policy"),
+            "vp3": VARIATIONAL,
+            "ce6-hybrid": with_level("full", equivariant=2, elements=6),
+            "ce6-instaaug": moved(with_level("full", equivariant=2, elements=6), "image"),
+            "partial6": partial_gcnn(6),
+            "vp6": with_level("variational", elements=6),
         },
         (0, 1),
         measure_colors,
@@ -244,13 +190,30 @@ EXPERIMENTS = {
         published=ADAAUG | {flowers: paper for *_, flowers, paper in COLOR},
         keys=("reliability",),
     ),
+    "table-convert": Experiment(
+        "an ordinary ResNet18, trained on Flowers102, converted to hues and fine-tuned (not in the paper)",
+        "flowers102",
+        {
+            "plain": plain,
+            "plain-tuned": tuned("plain", plain),
+            "plain-jitter": tuned("plain", plain, hue_jitter=0.5),
+            "hue3-full": tuned("plain", converted("full")),
+            "hue3-learned": tuned("plain", converted("learned")),
+            "hue3-vp": tuned("plain", converted("variational")),
+        },
+        (0, 1),
+        measure_colors,
+        table_colors,
+        {"cpu": "table-convert", "paper": "table-convert-paper"},
+        notes={"cpu": CONVERT},
+    ),
     "fig-stability": Experiment(
         "weights of the group's elements during training: window, the paper's ranked softmax, Gumbel-softmax",
         "flowers102",
         {
-            "window": _model("variational", family="window"),
-            "ranked": _model("variational", family="ranked"),
-            "gumbel": _model("variational", family="gumbel"),
+            "window": with_level("variational", family="window"),
+            "ranked": with_level("variational", family="ranked"),
+            "gumbel": with_level("variational", family="gumbel"),
         },
         (0,),
         measure_nothing,
@@ -264,7 +227,7 @@ EXPERIMENTS = {
     "fig-ranges": Experiment(
         "digits whose range of rotations is known, image by image: does θ find its order? (not in the paper)",
         "mnist-ranges",
-        {"variational": _variational, "learned": _learned, "full": _full},
+        {"variational": VARIATIONAL, "learned": LEARNED, "full": FULL},
         (0, 1, 2),
         measure_ranges,
         table_ranges,
@@ -272,6 +235,18 @@ EXPERIMENTS = {
         fewer={"learned": (0,), "full": (0,)},
         chart=chart_ranges,
         notes={"cpu": RANGES},
+    ),
+    "fig-turn-hue": Experiment(
+        "a network on rotations × hues, for digits of which some may be turned and some recoloured (not in the paper)",
+        "mnist-turn-hue",
+        {"variational": VARIATIONAL, "learned": LEARNED, "full": FULL, "t2": T2},
+        (0, 1, 2),
+        measure_product,
+        table_product,
+        {"cpu": "fig-turn-hue", "paper": "fig-turn-hue-paper"},
+        fewer={"learned": (0,), "full": (0,), "t2": (0,)},
+        chart=chart_product,
+        notes={"cpu": TURN_HUE},
     ),
     "fig-principle": Experiment(
         "the weight of the KL is swept: windows widen until the classification loss is touched",

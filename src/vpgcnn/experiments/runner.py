@@ -163,7 +163,8 @@ def _one(
         progress.say(f"{arm}, seed {seed}: done before" + (", but its weights are not here" if again else ""))
         return False
     progress.say(f"{arm}, seed {seed}: {own}")
-    result = train(config, own, resume=True, progress=progress)
+    started = config if config.start is None else replace(config, start=own.parent / config.start)
+    result = train(started, own, resume=True, progress=progress)
     model, card = load_model(chosen_weights(own))
     with progress:
         measured = experiment.measure(model, card, dataset, progress)

@@ -3,9 +3,10 @@
 from vpgcnn.models.augmented import Augmented, augmented, moving_group
 from vpgcnn.models.base import Prediction
 from vpgcnn.models.color import ColorCNN, ColorResNet
-from vpgcnn.models.config import AugmenterConfig, ColorConfig, ModelConfig, SE2Config
+from vpgcnn.models.config import AugmenterConfig, ColorConfig, ModelConfig, PlainConfig, SE2Config
+from vpgcnn.models.plain import PlainNet
 from vpgcnn.models.policy import Policy
-from vpgcnn.models.registry import MODELS, build, count_parameters, ordinary
+from vpgcnn.models.registry import MODELS, build, count_parameters, ordinary, symmetry
 from vpgcnn.models.se2 import SE2Net
 
 __all__ = [
@@ -16,6 +17,8 @@ __all__ = [
     "ColorConfig",
     "ColorResNet",
     "ModelConfig",
+    "PlainConfig",
+    "PlainNet",
     "Policy",
     "Prediction",
     "SE2Config",
@@ -25,4 +28,5 @@ __all__ = [
     "count_parameters",
     "moving_group",
     "ordinary",
+    "symmetry",
 ]

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from vpgcnn.errors import UserError
-from vpgcnn.groups import O2, SO2, Group, Rotations
+from vpgcnn.features import Prediction
+from vpgcnn.groups import O2, SO2, Dihedral, Group, Hue, Product, Rotations
 from vpgcnn.levels import (
     Family,
     Full,
@@ -27,16 +28,6 @@ from vpgcnn.models.config import FamilyName, GroupName, LevelName
 __all__ = ["Description", "Placement", "Prediction", "aside", "group_of"]
 
 
-class Prediction(NamedTuple):
-    """What a network says of images.
-
-    logits: `(B, classes)`. divergence: `(B,)`, the KL of all its levels, 0 where there are none.
-    """
-
-    logits: Tensor
-    divergence: Tensor
-
-
 class Description(NamedTuple):
     """What the last linear layer of a network sees of images.
 
@@ -47,19 +38,24 @@ class Description(NamedTuple):
     divergence: Tensor
 
 
-def group_of(name: GroupName, elements: int) -> tuple[Group, int | None]:
-    """A group and its number of points: "t2" is the trivial group, an ordinary network."""
-    if elements < 1:
-        raise UserError(f"elements must be at least 1, got {elements}")
+def group_of(name: GroupName, elements: int, hues: int = 1) -> tuple[Group, int | None]:
+    """A group and its number of points: "t2" is the trivial group, an ordinary network. hues: as a second factor."""
+    if elements < 1 or hues < 1:
+        raise UserError(f"elements and hues must be at least 1, got {elements} and {hues}")
+    if hues > 1:
+        first, points = group_of(name, elements)
+        return Hue(hues) if name == "t2" else Product(first, Hue(hues)), points
     if name == "t2":
         return Rotations(1), None
     if name == "rotations":
         return Rotations(elements), None
+    if name == "dihedral":
+        return Dihedral(elements), None
     if name == "so2":
         return SO2(), elements
     if name == "o2":
         return O2(), elements
-    raise UserError(f"unknown group {name!r}: choose t2, rotations, so2 or o2")
+    raise UserError(f"unknown group {name!r}: choose t2, rotations, dihedral, so2 or o2")
 
 
 class Placement:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 __all__ = [
@@ -10,6 +10,9 @@ __all__ = [
     "COLOR_RESNET",
     "COLOR_RESNET_SMALL",
     "DIGITS",
+    "DIGITS_IN_COLOR",
+    "PLAIN_RESNET",
+    "PLAIN_RESNET_SMALL",
     "RESNET",
     "RESNET_SMALL",
     "AugmenterConfig",
@@ -18,11 +21,12 @@ __all__ = [
     "GroupName",
     "LevelName",
     "ModelConfig",
+    "PlainConfig",
     "SE2Config",
     "SightName",
 ]
 
-GroupName = Literal["t2", "rotations", "so2", "o2"]
+GroupName = Literal["t2", "rotations", "dihedral", "so2", "o2"]
 LevelName = Literal["full", "learned", "variational"]
 FamilyName = Literal["window", "pathwise", "ranked", "gumbel"]
 SightName = Literal["input", "output"]
@@ -35,9 +39,11 @@ class SE2Config:
     name: Literal["se2"] = "se2"
     """Which network this configures."""
     group: GroupName = "so2"
-    """so2: rotations by any angle. rotations: the finite C_n. o2: with mirrors. t2: none, an ordinary CNN."""
+    """so2: rotations by any angle. rotations: the finite C_n. o2, dihedral: with mirrors. t2: none, an ordinary CNN."""
     elements: int = 4
     """How many rotations are computed."""
+    hues: int = 1
+    """How many hue shifts, the multiples of 360°/hues, besides the rotations. 1: none."""
     level: LevelName = "variational"
     """full: a G-CNN. learned: one level for all images. variational: a level for each image."""
     where: tuple[str, ...] = ("lift", "last")
@@ -119,6 +125,44 @@ class ColorConfig:
 
 
 @dataclass(frozen=True)
+class PlainConfig:
+    """A ResNet in plain PyTorch, ordinary or converted to a group (`vpgcnn convert`)."""
+
+    name: Literal["plain"] = "plain"
+    """Which network this configures."""
+    width: int = 64
+    """Channels of the first stage, twice as many in each of the next."""
+    depths: tuple[int, ...] = (2, 2, 2, 2)
+    """Blocks of each stage: 2 2 2 2 is ResNet18, 3 4 6 3 ResNet34."""
+    stem: Literal["large", "small"] = "large"
+    """large: a 7×7 convolution of stride 2 and a pool. small: a 3×3 convolution, for images of 32 pixels or fewer."""
+    mean: tuple[float, ...] = (0.0,)
+    """What pixels are standardised with inside, after they were moved: one number, or one for each channel."""
+    std: tuple[float, ...] = (1.0,)
+    group: Literal["t2", "rotations", "dihedral"] = "t2"
+    """Converted to: rotations (quarter or half turns), dihedral (mirrors too), t2 (none of them)."""
+    elements: int = 4
+    """How many rotations, 4 or 2."""
+    hues: int = 1
+    """Converted to so many hue shifts, the multiples of 360°/hues. 1: none."""
+    level: LevelName = "full"
+    """Of a converted network. full: all of the group at once. learned, variational: the identity to begin with."""
+    layers: tuple[str, ...] = ()
+    """Convolutions that look at other views, by name or the beginning of it, say layer3; none given: all."""
+    levels: tuple[str, ...] = ()
+    """Those of them that have a level; none given: the last."""
+    until: str = ""
+    """The module after which views are pooled and the rest is ordinary, say layer3; empty: the end."""
+    mix: Literal["pointwise", "full", "none"] = "pointwise"
+    """How convolutions look at other views: by 1×1 kernels, by kernels as large as their own, or not at all."""
+
+    @property
+    def ordinary(self) -> bool:
+        """Whether it is converted to no group at all."""
+        return self.group == "t2" and self.hues == 1
+
+
+@dataclass(frozen=True)
 class AugmenterConfig:
     """Whether images are moved at random before the network sees them, and how far."""
 
@@ -154,7 +198,7 @@ class AugmenterConfig:
     """How far, at most, a policy's move deviates at random from what it advises, as a share of 180°."""
 
 
-ModelConfig = SE2Config | ColorConfig
+ModelConfig = SE2Config | ColorConfig | PlainConfig
 """The configuration of any network; `name` says which."""
 
 RESNET = SE2Config()
@@ -166,6 +210,12 @@ DIGITS = SE2Config(
     sees="output", stem_stride=2, disc=True, smooth=0.8, group_pool="mean", hidden=32, omega=4.0,
 )  # fmt: skip
 """The small SE(2) net for MNIST67-180. Its last kernel is as large as its map: nothing of the frame is left."""
+DIGITS_IN_COLOR = replace(DIGITS, hues=3)
+"""The same on rotations and hues at once: 24 elements, and a window on each of the two circles."""
+PLAIN_RESNET = PlainConfig()
+"""An ordinary ResNet18."""
+PLAIN_RESNET_SMALL = PlainConfig(width=24)
+"""A narrow one, for two CPU cores."""
 COLOR_CNN = ColorConfig(initial=1.0)
 """The 7-layer colour CNN of ColorMNIST. Levels begin at all of the group: that is right here for most images."""
 COLOR_RESNET = ColorConfig(shape="resnet", where=("lift", "stage4"), width=64, group_pool="max", dropout=0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from torch import nn
 
@@ -13,15 +14,20 @@ from vpgcnn.models.config import (
     COLOR_RESNET,
     COLOR_RESNET_SMALL,
     DIGITS,
+    DIGITS_IN_COLOR,
+    PLAIN_RESNET,
+    PLAIN_RESNET_SMALL,
     RESNET,
     RESNET_SMALL,
     ColorConfig,
     ModelConfig,
+    PlainConfig,
     SE2Config,
 )
+from vpgcnn.models.plain import PlainNet
 from vpgcnn.models.se2 import SE2Net
 
-__all__ = ["MODELS", "Entry", "build", "count_parameters", "ordinary"]
+__all__ = ["MODELS", "Entry", "build", "count_parameters", "ordinary", "symmetry"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,10 @@ MODELS = {
         "a narrow SE(2) ResNet with early pooling, for two CPU cores",
     ),
     "se2-net": Entry(DIGITS, 1, 3, "the small SE(2) net for MNIST67-180"),
+    "se2-net-color": Entry(DIGITS_IN_COLOR, 3, 12, "the same on rotations × hues, for digits in colour"),
     "color-cnn": Entry(COLOR_CNN, 3, 30, "the 7-layer colour CNN for ColorMNIST"),
+    "resnet18": Entry(PLAIN_RESNET, 3, 102, "an ordinary ResNet18 in plain PyTorch, which `vpgcnn convert` takes"),
+    "resnet18-small": Entry(PLAIN_RESNET_SMALL, 3, 102, "a narrow one, for two CPU cores"),
     "color-resnet18": Entry(COLOR_RESNET, 3, 102, "the colour ResNet18 for Flowers102"),
     "color-resnet18-small": Entry(COLOR_RESNET_SMALL, 3, 102, "a narrow colour ResNet18, for two CPU cores"),
 }
@@ -53,13 +62,14 @@ def build(config: ModelConfig, in_channels: int, classes: int) -> nn.Module:
     """A network with random weights: images `(B, in_channels, H, W)` → `Prediction`."""
     if in_channels < 1 or classes < 2:
         raise UserError(f"a network needs channels and at least 2 classes, got {in_channels} and {classes}")
-    if isinstance(config, ColorConfig) and config.elements > 1 and in_channels != 3:
-        raise UserError(
-            f"hues need colour images, got {in_channels} channel: elements 1 with level full is the ordinary network"
-        )
+    if (config.elements if isinstance(config, ColorConfig) else config.hues) > 1 and in_channels != 3:
+        without = "elements 1 with level full is the ordinary network" if isinstance(config, ColorConfig) else "hues 1"
+        raise UserError(f"hues need colour images, got {in_channels} channel: {without}")
     try:
         if isinstance(config, SE2Config):
             return SE2Net(config, in_channels, classes)
+        if isinstance(config, PlainConfig):
+            return PlainNet(config, in_channels, classes)
         if isinstance(config, ColorConfig):
             return (ColorCNN if config.shape == "cnn" else ColorResNet)(config, in_channels, classes)
     except UserError:
@@ -71,9 +81,17 @@ def build(config: ModelConfig, in_channels: int, classes: int) -> nn.Module:
 
 def ordinary(config: ModelConfig) -> ModelConfig:
     """The same network without a group: the T(2) baseline."""
-    if isinstance(config, SE2Config):
-        return replace(config, group="t2", elements=1, level="full")
-    return replace(config, elements=1, level="full")
+    if isinstance(config, ColorConfig):
+        return replace(config, elements=1, level="full")
+    return replace(config, group="t2", elements=1, hues=1, level="full")
+
+
+def symmetry(config: ModelConfig) -> Literal["none", "rotation", "hue", "both"]:
+    """What a network can be equivariant to besides shifts; a colour network without hues counts as one of hues."""
+    if isinstance(config, ColorConfig):
+        return "hue"
+    turns = config.group != "t2"
+    return ("both" if turns else "hue") if config.hues > 1 else "rotation" if turns else "none"
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -21,7 +21,7 @@ __all__ = ["SE2Net"]
 
 
 class SE2Net(nn.Module):
-    """Equivariant to rotations as far as the levels allow; the logits are then invariant.
+    """Equivariant to rotations, and to hue shifts if wanted, as far as the levels allow; the logits are then invariant.
 
     lift → [stage → pool] × S → last (no padding) → pool over group and space → linear. With blocks
     "residual" and four widths this is the paper's SE(2) ResNet, with "plain" its small net for digits,
@@ -47,7 +47,7 @@ class SE2Net(nn.Module):
                 f"kernels must be odd to stay centred (the lift's even with stem_stride 2), got {config.kernel_sizes}"
             )
         self.config = config
-        self.group, points = group_of(config.group, config.elements)
+        self.group, points = group_of(config.group, config.elements, config.hues)
         place = Placement(
             config.level, config.where, config.elsewhere, config.family, config.initial, monotonic=config.monotonic
         )

@@ -11,11 +11,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from vpgcnn.analysis import Kind, moves_of, observe, read_theta
+from vpgcnn.analysis import Kind, apart, marginals, moves_of, observe, read_theta
 from vpgcnn.data import Dataset, load
 from vpgcnn.errors import UserError
 from vpgcnn.levels import Variational
-from vpgcnn.models import Augmented
+from vpgcnn.models import Augmented, ColorConfig, symmetry
 from vpgcnn.serial import from_json, read_json
 from vpgcnn.training.checkpoint import Card, load_model
 from vpgcnn.training.config import TrainConfig
@@ -77,16 +77,16 @@ def open_networks(paths: Sequence[Path], device: torch.device) -> tuple[list[Net
         name = path.name if path.is_dir() else path.stem
         while any(network.name == name for network in networks):
             name += "′"
-        level = getattr(card.model, "level", "full")
-        about = {"variational": "a level for each image", "learned": "one level for all images"}.get(
-            level, "full group"
-        )
-        if card.model.name == "color":
-            kind: Kind = "hue"
-            about = about if card.model.elements > 1 else "ordinary network"
-        else:
-            kind = "rotation"
-            about = about if card.model.group != "t2" else "ordinary network"
+        known = {"variational": "a level for each image", "learned": "one level for all images"}
+        about = known.get(card.model.level, "full group")
+        elements = card.model.elements if isinstance(card.model, ColorConfig) else 0
+        found = symmetry(card.model)
+        if found == "none" or elements == 1:
+            about = "ordinary network"
+        # An ordinary network is looked at as the others are; rotations of a product come first.
+        kind: Kind = "hue" if found == "hue" else "rotation"
+        if found == "none" and networks:
+            kind = networks[0].kind
         networks.append(Network(name, model.to(device).eval(), card, kind, about))
     first = networks[0]
     for other in networks[1:]:
@@ -137,7 +137,7 @@ class Inspector:
             parts = []
             for part in images.split(128):
                 found = read_theta(owner.model, part.to(self.device), prepare=owner.card.standardised)
-                parts.append(torch.stack([values[:, 0] for values in found.values()]).mean(dim=0))
+                parts.append(torch.stack(list(apart(owner.model, found).values())).mean(dim=0))
                 told(len(part))
             theta = [float(value) for value in torch.cat(parts)]
         pixels = images.float() / 255
@@ -166,8 +166,9 @@ class Inspector:
                 if network.name in names:
                     seen = observe(network.model, network.card.standardised(255 * images.to(self.device)))
                     chances = seen.logits.double().softmax(dim=1).cpu()
-                    theta = {layer: float(values[0, 0]) for layer, values in seen.theta.items()}
-                    weights = {layer: [float(w) for w in values[0]] for layer, values in seen.weights.items()}
+                    levels, shares = apart(network.model, seen.theta), marginals(network.model, seen.weights)
+                    theta = {layer: float(values[0]) for layer, values in levels.items()}
+                    weights = {layer: values[0].tolist() for layer, values in shares.items()}
                     found.append(Seen(network, chances[0], chances[1:], theta, weights))
         return images[0], found
 

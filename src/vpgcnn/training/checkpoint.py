@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field, replace
+import re
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from vpgcnn.errors import UserError
-from vpgcnn.models import AugmenterConfig, ModelConfig, augmented, build
+from vpgcnn.models import AugmenterConfig, ModelConfig, PlainConfig, PlainNet, augmented, build
 from vpgcnn.serial import from_json, to_json, write_bytes
 
 __all__ = [
     "Card",
+    "load_foreign",
     "load_model",
     "load_weights",
     "optimiser_tensors",
     "part_of",
+    "read_card",
     "read_tensors",
     "restore_optimiser",
     "save_model",
     "save_tensors",
+    "started",
 ]
 
 FORMAT = "vpgcnn-1"
@@ -97,15 +101,92 @@ def save_model(path: Path, model: nn.Module, card: Card, extra: dict[str, Any]) 
 
 def load_model(path: Path) -> tuple[nn.Module, Card]:
     """A network ready for evaluation, from a weights file."""
+    tensors, card = _read_card(path)
+    model = card.build()
+    load_weights(model, tensors, path)
+    return model.eval(), card
+
+
+def _read_card(path: Path) -> tuple[dict[str, Tensor], Card]:
+    """Weights and the card that is with them."""
     tensors, description = read_tensors(path)
     if "card" not in description:
         raise UserError(f"{path} holds no network, but a state to resume from")
     card = from_json(Card, description["card"], f"the card in {path}")
     # Four names of Flowers102 held a line break before version 0.2.
-    card = replace(card, classes=tuple(name.replace("\n", " ") for name in card.classes))
+    return tensors, replace(card, classes=tuple(name.replace("\n", " ") for name in card.classes))
+
+
+def read_card(path: Path) -> Card:
+    """What a weights file says of its network."""
+    return _read_card(path)[1]
+
+
+def started(card: Card, path: Path) -> tuple[nn.Module, str]:
+    """The network of a card with the weights of a trained one to begin with, and a sentence on what was taken.
+
+    Theirs is the same network; or an ordinary one that this card's is the conversion of. Where the classes are others,
+    the last linear layer begins at random.
+    """
+    tensors, theirs = _read_card(path)
+    if theirs.channels != card.channels:
+        raise UserError(f"{path} is for images of {theirs.channels} channels, these have {card.channels}")
+    if theirs.augmenter != card.augmenter:
+        raise UserError(f"{path} has another augmenter ({theirs.augmenter.kind}) than this run ({card.augmenter.kind})")
+    same = theirs.classes == card.classes
+    if theirs.model == card.model:
+        model = card.build()
+        own = model.state_dict()
+        fresh = [] if same else [name for name in own if HEAD.search(name)]
+        load_weights(model, {**tensors, **{name: own[name] for name in fresh}}, path)
+        return model, f"beginning with {path}{'' if same else ': the last layer is new, for other classes'}"
+    converted = _of(theirs.model, card.model)
+    if converted is None:
+        raise UserError(f"{path} is another network than this run's: {_differing(theirs.model, card.model)}")
+    if not same:
+        raise UserError(f"{path} has other classes: train it on these first, then convert it")
+    model, before = card.build(), theirs.build()
+    load_weights(before, tensors, path)
+    assert isinstance(model, PlainNet)
+    assert isinstance(before, PlainNet)
+    model.network = model.converted(before.network)
+    return model, f"beginning with {path}, converted to {model.group}"
+
+
+HEAD = re.compile(r"(^|\.)(head|fc)\.(weight|bias)$")
+"""The last linear layer of any network."""
+
+
+def load_foreign(path: Path, card: Card) -> nn.Module:
+    """An ordinary network whose weights were not written by vpgcnn: a safetensors file with torchvision's names."""
     model = card.build()
-    load_weights(model, tensors, path)
-    return model.eval(), card
+    if not isinstance(model, PlainNet):
+        raise UserError(f"weights of others are those of a plain network, got a card of {card.model.name!r}")
+    if not path.is_file():
+        raise UserError(f"there is no weights file {path}")
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is damaged or is no safetensors file: {error}") from error
+    load_weights(model.network, tensors, path)
+    return model.eval()
+
+
+def _of(theirs: ModelConfig, ours: ModelConfig) -> PlainConfig | None:
+    """The ordinary network that ours is the conversion of, if theirs is that."""
+    if not (isinstance(theirs, PlainConfig) and isinstance(ours, PlainConfig)) or not theirs.ordinary:
+        return None
+    shape = ("width", "depths", "stem", "mean", "std")
+    return theirs if all(getattr(theirs, name) == getattr(ours, name) for name in shape) else None
+
+
+def _differing(theirs: ModelConfig, ours: ModelConfig) -> str:
+    """Where two configurations differ first."""
+    for part in fields(ours):
+        one, two = getattr(theirs, part.name, None), getattr(ours, part.name)
+        if one != two:
+            return f"its {part.name} is {one!r}, here it is {two!r}"
+    return "they differ"
 
 
 def load_weights(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:

@@ -84,6 +84,8 @@ class TrainConfig:
     """Mixed precision."""
     select: Literal["accuracy", "nll", "last"] = "accuracy"
     """Which epoch is tested: best validation accuracy (the later of equals), lowest validation nll, or the last."""
+    start: Path | None = None
+    """A run's folder or a weights file to begin with, instead of random weights."""
     seed: int = 0
     """Of the initial weights, the order of images and every random choice."""
     data_dir: Path | None = None

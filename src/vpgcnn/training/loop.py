@@ -38,6 +38,7 @@ from vpgcnn.training.checkpoint import (
     read_tensors,
     restore_optimiser,
     save_model,
+    started,
 )
 from vpgcnn.training.checks import check_numbers, check_search, check_settings, check_size, check_threads
 from vpgcnn.training.config import TrainConfig
@@ -197,6 +198,9 @@ class _Training:
         self.fingerprint = self.data.fingerprint()
         torch.manual_seed(seed_of(config.seed, "weights"))
         model = self.card.build()
+        if config.start is not None:
+            model, said = started(self.card, chosen_weights(config.start))
+            self.progress.say(said)
         check_size(model, self.card)
         self.parameters = count_parameters(model)
         if self.accelerator.num_processes > 1:

@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 
 from vpgcnn.data.config import DataConfig
 from vpgcnn.errors import UserError
-from vpgcnn.models.config import COLOR_CNN, COLOR_RESNET, COLOR_RESNET_SMALL, DIGITS, RESNET, RESNET_SMALL
+from vpgcnn.models.config import (
+    COLOR_CNN,
+    COLOR_RESNET,
+    COLOR_RESNET_SMALL,
+    DIGITS,
+    DIGITS_IN_COLOR,
+    RESNET,
+    RESNET_SMALL,
+)
 from vpgcnn.training.config import ObjectiveConfig, OptimiserConfig, TrainConfig
 
 __all__ = ["PRESETS", "RECIPES", "Recipe", "demo_recipe", "recipe"]
@@ -35,6 +43,7 @@ MNIST67 = TrainConfig(
 RANGES = replace(
     MNIST67, data=DataConfig(name="mnist-ranges"), objective=ObjectiveConfig(start=0.05, peak=0.05, end=0.05)
 )
+TURN_HUE = replace(MNIST67, data=DataConfig(name="mnist-turn-hue", limit=12_000), model=DIGITS_IN_COLOR, epochs=8)
 CIFAR = TrainConfig(
     data=DataConfig(name="cifar10", augment="crop-flip"),
     model=RESNET_SMALL,
@@ -78,6 +87,11 @@ RECIPES = {
         "4s and 7s in three sizes: how far one may be turned is known, image by image, and is to be found",
         RANGES,
         RANGES,
+    ),
+    "mnist-turn-hue": Recipe(
+        "digits in colour with a network on rotations × hues: which of the two may be used differs between digits",
+        TURN_HUE,
+        replace(TURN_HUE, data=DataConfig(name="mnist-turn-hue"), epochs=20),
     ),
     "cifar10-se2": Recipe(
         "photographs of ten classes with the SE(2) ResNet",

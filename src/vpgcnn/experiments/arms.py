@@ -1,0 +1,128 @@
+"""Arms of experiments: what each changes of a recipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from vpgcnn.experiments.base import Arm
+from vpgcnn.models import AugmenterConfig, ColorConfig, ordinary
+from vpgcnn.models.config import PLAIN_RESNET, LevelName, PlainConfig
+from vpgcnn.training.config import TrainConfig
+
+__all__ = [
+    "AVERAGED",
+    "FULL",
+    "LEARNED",
+    "T2",
+    "VARIATIONAL",
+    "as_published",
+    "converted",
+    "jittered",
+    "moved",
+    "partial_gcnn",
+    "plain",
+    "tuned",
+    "turned",
+    "with_level",
+]
+
+
+def with_level(level: Literal["t2", "full", "learned", "variational"], **changes: Any) -> Arm:
+    """An arm whose network has this level, and other changes."""
+
+    def arm(config: TrainConfig) -> TrainConfig:
+        model = ordinary(config.model) if level == "t2" else replace(config.model, level=level)
+        return replace(config, model=replace(model, **changes))
+
+    return arm
+
+
+T2, FULL, LEARNED, VARIATIONAL = with_level("t2"), with_level("full"), with_level("learned"), with_level("variational")
+
+
+def partial_gcnn(elements: int) -> Arm:
+    """Partial G-CNN on hues: one level for all images in every layer, by Gumbel-softmax."""
+
+    def arm(config: TrainConfig) -> TrainConfig:
+        assert isinstance(config.model, ColorConfig)
+        layers = [f"conv{number}" for number in range(1, 8)]
+        layers = layers if config.model.shape == "cnn" else ["lift", *(f"stage{number}" for number in range(1, 5))]
+        model = replace(config.model, level="learned", family="gumbel", elements=elements, where=tuple(layers))
+        return replace(config, model=model)
+
+    return arm
+
+
+def moved(arm: Arm, kind: Literal["fixed", "shared", "image", "policy"], **settings: Any) -> Arm:
+    """The arm behind an augmentation: as far as it can, a range for all, a range for each image, a policy."""
+
+    def changed(config: TrainConfig) -> TrainConfig:
+        config = arm(config)
+        chosen = {"samples": 4, **settings}
+        objective, model = config.objective, config.model
+        if kind == "image":  # InstaAug keeps the entropy between two bounds
+            objective = replace(objective, mode="band", start=0.0, speed=0.003, low=0.2, high=2.0)
+            large = isinstance(model, ColorConfig) and model.shape == "resnet" and model.width >= 64
+            chosen["predictor"] = "resnet" if large else "small"
+        if kind == "policy":
+            chosen["search"] = max(2, config.epochs // 3)
+        return replace(config, augmenter=AugmenterConfig(kind, **chosen), objective=objective)
+
+    return changed
+
+
+def jittered(config: TrainConfig) -> TrainConfig:
+    """The ordinary network, training images in random hues."""
+    return replace(T2(config), data=replace(config.data, hue_jitter=0.5))
+
+
+def turned(config: TrainConfig) -> TrainConfig:
+    """The ordinary network, training images turned at random."""
+    return replace(T2(config), data=replace(config.data, augment="rotate", max_angle=180.0))
+
+
+def as_published(arm: Arm) -> Arm:
+    """The arm as published: images as they are, and a loss in which frequent classes count more."""
+
+    def changed(config: TrainConfig) -> TrainConfig:
+        config = arm(config)
+        data, objective = replace(config.data, augment="none"), replace(config.objective, balance=0.0)
+        return replace(config, data=data, objective=objective)
+
+    return changed
+
+
+AVERAGED = moved(T2, "fixed", initial=1.0, samples=8, training=False)
+
+
+def plain(config: TrainConfig) -> TrainConfig:
+    """The ordinary ResNet18 in plain PyTorch, as wide as the recipe's."""
+    return replace(config, model=_plain_of(config))
+
+
+def _plain_of(config: TrainConfig) -> PlainConfig:
+    assert isinstance(config.model, ColorConfig)
+    return replace(PLAIN_RESNET, width=config.model.width)
+
+
+def converted(level: LevelName) -> Arm:
+    """The same, converted to three hues."""
+
+    def arm(config: TrainConfig) -> TrainConfig:
+        return replace(config, model=replace(_plain_of(config), hues=3, level=level))
+
+    return arm
+
+
+def tuned(start: str, arm: Arm, *, hue_jitter: float = 0.0) -> Arm:
+    """The arm, beginning with what the arm `start` learned, for a third of the epochs at a third of the rates."""
+
+    def changed(config: TrainConfig) -> TrainConfig:
+        config = arm(config)
+        rate, data = config.network.rate / 3, replace(config.data, hue_jitter=hue_jitter)
+        config = replace(config, start=Path(start), epochs=max(1, config.epochs // 3), data=data)
+        return replace(config, network=replace(config.network, rate=rate))
+
+    return changed

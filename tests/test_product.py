@@ -1,0 +1,161 @@
+"""Rotation and hue at once: digits with both truths, a network on the product, and θ of each circle by itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from vpgcnn import Product
+from vpgcnn.analysis import all_of_the_group, apart, marginals, observe, read_theta, read_weights
+from vpgcnn.data import DataConfig, Split, load
+from vpgcnn.data.product import CLASSES, COLORS, KINDS
+from vpgcnn.errors import UserError
+from vpgcnn.groups import SO2, Hue
+from vpgcnn.levels import Variational
+from vpgcnn.models import SE2Config, SE2Net, build, ordinary, symmetry
+from vpgcnn.models.config import DIGITS_IN_COLOR
+from vpgcnn.training.recipes import recipe
+
+SMALL = replace(DIGITS_IN_COLOR, widths=(3, 3, 4), hidden=6)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Split:
+    return load(DataConfig(name="mnist-turn-hue", source="embedded")).all()
+
+
+def test_every_mixture_of_the_two_symmetries_occurs(digits: Split) -> None:
+    assert digits.reach is not None
+    kinds, counts = digits.reach.unique(dim=0, return_counts=True)
+    assert sorted(tuple(round(float(v), 3) for v in row) for row in kinds) == [
+        (0.5, 0.333),
+        (0.5, 1.0),
+        (1.0, 0.333),
+        (1.0, 1.0),
+    ]
+    assert counts.min() > 0.2 * len(digits)
+    assert len(CLASSES) == 1 + 3 + 2 + 6
+    assert len(digits.labels.unique()) == len(CLASSES)
+
+
+def test_the_label_says_what_counts_and_nothing_else(digits: Split) -> None:
+    """Of a digit that may have any colour all colours are in its class; of another, one."""
+    ink = digits.images.float().sum(dim=(2, 3))
+    color = ink.argmax(dim=1)
+    assert bool(((ink > 0).sum(dim=1) == 1).all())  # pure red, green or blue
+    for label, name in enumerate(CLASSES):
+        seen = color[digits.labels == label].unique().tolist()
+        digit = int(name.split()[0])
+        if KINDS[digit][1]:
+            assert seen == [0, 1, 2], name
+        else:
+            assert [COLORS[place] for place in seen] == [name.split()[-1]]
+
+
+def test_turned_digits_are_upside_down(digits: Split) -> None:
+    grey = digits.images.amax(dim=1).float()
+    upright, turned = (grey[digits.labels == CLASSES.index(name)].mean(dim=0) for name in ("6", "6 turned"))
+    assert float((upright - turned.rot90(2)).abs().mean()) < 1.0
+    assert float((upright - turned).abs().mean()) > 5.0
+
+
+def test_digits_are_the_same_for_the_same_seed_and_held_out_before_they_are_moved() -> None:
+    one, same, other = (
+        load(DataConfig(name="mnist-turn-hue", source="embedded", seed=seed)).fingerprint() for seed in (0, 0, 1)
+    )
+    assert one == same != other
+    parts = load(DataConfig(name="mnist-turn-hue", source="embedded"))
+    shapes = [
+        {min(image.tobytes(), image[::-1, ::-1].tobytes()) for image in part.images.amax(dim=1).numpy()}
+        for part in (parts.train, parts.validation, parts.test)
+    ]
+    assert not shapes[0] & shapes[1]
+    assert not shapes[0] & shapes[2]
+    assert not shapes[1] & shapes[2]
+
+
+def net(**changes: object) -> SE2Net:
+    torch.manual_seed(0)
+    made = build(replace(SMALL, **changes), 3, 5)  # type: ignore[arg-type]
+    assert isinstance(made, SE2Net)
+    return made.eval()
+
+
+def moved(images: Tensor, angle: float, hue: float) -> Tensor:
+    group = Product(SO2(), Hue(3))
+    return group.transform(images, group.element(angle, hue))
+
+
+@pytest.mark.usefixtures("double")
+def test_all_of_both_circles_is_invariance_to_both() -> None:
+    model = net(level="full").double()
+    images = torch.rand(2, 3, 28, 28)
+    with torch.no_grad():
+        before = model(images)[0]
+        for quarter in range(4):
+            for third in range(3):
+                after = model(moved(images, quarter * math.pi / 2, 2 * math.pi * third / 3))[0]
+                assert torch.allclose(before, after, atol=1e-9), (quarter, third)
+        assert not torch.allclose(before, model(images.flip(-1))[0], atol=1e-6)
+
+
+@pytest.mark.usefixtures("double")
+def test_each_circle_has_a_window_of_its_own() -> None:
+    """With the rotation's window open and the hue's closed, turns do not count and colours do."""
+    model = net().double()
+    last = model.get_submodule("last.level")
+    assert isinstance(last, Variational)
+    with torch.no_grad():
+        last.encoder.linear.weight.zero_()
+        assert last.encoder.linear.bias is not None
+        last.encoder.linear.bias.copy_(torch.tensor([1.0, 1 / 3]))
+        images = torch.rand(2, 3, 28, 28)
+        assert [float(v) for v in read_theta(model, images)["last"][0]] == pytest.approx([1.0, 1 / 3])
+        before = model(images)[0]
+        turned, tinted = model(moved(images, math.pi / 2, 0.0))[0], model(moved(images, 0.0, 2 * math.pi / 3))[0]
+    assert torch.allclose(before, turned, atol=1e-9)
+    assert float((before - tinted).abs().max()) > 1e-4
+
+
+def test_theta_and_weights_of_each_circle_by_itself() -> None:
+    model = net()
+    images = torch.rand(3, 3, 28, 28)
+    theta, weights = read_theta(model, images), read_weights(model, images)
+    assert {name: tuple(v.shape) for name, v in apart(model, theta).items()} == {
+        "last rotation": (3,),
+        "last hue": (3,),
+    }
+    assert torch.equal(apart(model, theta)["last hue"], theta["last"][:, 1])
+    parts = marginals(model, weights)
+    assert {name: tuple(v.shape) for name, v in parts.items()} == {"last rotation": (3, 8), "last hue": (3, 3)}
+    for share in parts.values():
+        assert torch.allclose(share.sum(dim=1), torch.ones(3), atol=1e-5)
+    # A window's weights are a product of those on the circles.
+    table = weights["last"].unflatten(1, (8, 3))
+    assert torch.allclose(table, parts["last rotation"][:, :, None] * parts["last hue"][:, None, :], atol=1e-5)
+    seen = observe(model, images)
+    assert torch.equal(seen.theta["last"], theta["last"])
+    with all_of_the_group(model):
+        whole = model(images)[0]
+    assert not torch.allclose(whole, model(images)[0])
+
+
+def test_networks_say_what_they_are_symmetric_to() -> None:
+    found = {symmetry(SE2Config(group=group, hues=hues)) for group, hues in (("so2", 3), ("t2", 3))}  # type: ignore[arg-type]
+    assert found == {"both", "hue"}
+    assert symmetry(SE2Config()) == "rotation"
+    assert symmetry(ordinary(SMALL)) == "none"
+    with pytest.raises(UserError, match="hues need colour images, got 1 channel"):
+        build(SMALL, 1, 3)
+    with pytest.raises(UserError, match="elements and hues must be at least 1"):
+        build(replace(SMALL, hues=0), 3, 3)
+
+
+def test_the_recipe_is_on_both_circles() -> None:
+    config = recipe("mnist-turn-hue")
+    assert symmetry(config.model) == "both"
+    assert config.data.name == "mnist-turn-hue"
