@@ -29,7 +29,9 @@ def folder(root: Path, kind: str, counts: tuple[int, ...] = (30, 30, 30), size: 
         (root / f"class{label}").mkdir(parents=True)
         for number in range(count):
             hue = np.array([label, random.integers(3)][kind != "hue"])
-            angle = [random.uniform(0, 2 * np.pi), label * 2 * np.pi / 3][kind == "rotation"]
+            angle = random.uniform(0, 2 * np.pi)
+            if kind == "rotation":  # not quite the same direction, or the pixels' grid would tell it
+                angle = label * 2 * np.pi / 3 + random.uniform(-0.6, 0.6)
             wave = np.tanh(6 * (x * np.cos(angle) + y * np.sin(angle)))
             if kind == "shape":
                 wave = np.cos((10 + 12 * label) * np.hypot(x, y))
