@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from memory import peak
 from timing import Program
 from vpgcnn import GroupConv2d, LiftConv2d
+from vpgcnn.conv import fold
 from vpgcnn.features import GroupFeature
 from vpgcnn.models import MODELS, ModelConfig, build
 from vpgcnn.objective import Elbo
@@ -54,6 +55,33 @@ def training_program(network: str, arm: str, batch: int) -> tuple[Program, nn.Mo
         optimiser.zero_grad()
 
     return step, model, images
+
+
+def compiled_programs(network: str, batch: int) -> dict[str, tuple[Program, Program]]:
+    """A variational network as it is and by `torch.compile`: its training step, and its answer with folded kernels."""
+    found = {}
+    for what in ("training step", "answer"):
+        programs = []
+        for compiled in (True, False):
+            step, model, images = training_program(network, "variational", batch)
+            if what == "answer":
+                model = fold(model.eval())
+                called = torch.compile(model) if compiled else model
+                programs.append(_answer(called, images))
+            else:
+                if compiled:
+                    model.compile()  # in place: the step calls it
+                programs.append(step)
+        found[what] = (programs[0], programs[1])
+    return found
+
+
+def _answer(model: Any, images: Tensor) -> Program:
+    def answer() -> None:
+        with torch.no_grad():
+            model(images)
+
+    return answer
 
 
 def bare_program(

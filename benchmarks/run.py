@@ -19,7 +19,7 @@ from statistics import mean
 import torch
 
 from layers import SEPARABLE, Shape, bare_step, folded_pass, layer, training_step
-from networks import ARMS, bare_program, training_program
+from networks import ARMS, bare_program, compiled_programs, training_program
 from pathwise import programs
 from report import update_documents, write
 from timing import Program, Row, ratio, row
@@ -176,6 +176,13 @@ def color_networks(network: str, goal: float, seconds: float) -> Iterator[Row]:
     yield row(f"training step, full over the ordinary network{alike}, {title}", value, limit, shapes)
 
 
+def compiled(network: str, batch: int, seconds: float) -> Iterator[Row]:
+    """torch.compile over the program as it is; no goal, it is good to know."""
+    for what, (fast, plain) in compiled_programs(network, batch).items():
+        value = ratio(fast, plain, seconds=seconds, least=3)
+        yield row(f"torch.compile over without, {network}, variational: {what}", value, None, f"batch {batch}")
+
+
 def sections(seconds: float) -> dict[str, Callable[[], Iterator[Row]]]:
     """Every measurement by name."""
     return {
@@ -211,6 +218,10 @@ def sections(seconds: float) -> dict[str, Callable[[], Iterator[Row]]]:
         ),
         "net-color-cnn": lambda: color_networks("color-cnn", 1.15, 4 * seconds),
         "net-color-resnet": lambda: color_networks("color-resnet", 0.7, 10 * seconds),
+        "compile-digits": lambda: compiled("digits", 64, seconds),
+        "compile-cifar": lambda: compiled("cifar", 16, seconds),
+        "compile-color-cnn": lambda: compiled("color-cnn", 64, seconds),
+        "compile-color-resnet": lambda: compiled("color-resnet", 16, seconds),
         "vp-se2": lambda: against_full("VP over Full, SE(2) n=4, CIFAR", SO2(), 4, None, CIFAR[-2:], 1.05, seconds),
     }
 

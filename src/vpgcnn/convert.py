@@ -52,7 +52,7 @@ class _Views:
     def begin(self, images: Tensor) -> Tensor:
         """All views of images `(B, C, H, W)`: `(B·m, C, H, W)`."""
         self.weights, self.open = None, True
-        self.divergence = torch.zeros(len(images), dtype=torch.float32, device=images.device)
+        self.divergence = torch.zeros(images.shape[0], dtype=torch.float32, device=images.device)
         inverse = self.group.inverse(self.grid).to(images)
         views = [images if not number else self.group.transform(images, u) for number, u in enumerate(inverse)]
         return torch.stack(views, dim=1).flatten(0, 1)
@@ -90,7 +90,8 @@ class _Views:
         back = torch.stack([self.moved(views[:, number], number) for number in range(self.count)], dim=1)
         if self.weights is None:
             return back.mean(dim=1)
-        return torch.einsum("bm...,bm->b...", back, self.weights.to(back.dtype))
+        shares = self.weights.to(back.dtype).reshape(back.shape[:2] + (1,) * (back.dim() - 2))
+        return (back * shares).sum(dim=1)
 
 
 class _Pooling:
@@ -149,7 +150,7 @@ class MixedConv2d(nn.Module):
     def _narrow(self, views: _Views, out: Tensor) -> None:
         values = views.apart(out).transpose(1, 2)
         grid = views.grid.to(values)
-        feature = GroupFeature(values, grid, views.weights, values.new_zeros(len(values)), views.group)
+        feature = GroupFeature(values, grid, views.weights, values.new_zeros(values.shape[0]), views.group)
         assert self.level is not None
         q = self.level(feature)
         views.narrow(q.weights(grid), q.kl() if getattr(self.level, "regularised", False) else None)

@@ -194,7 +194,7 @@ class Group(ABC):
             if self.acts_on_rgb:
                 check_rgb(self, batch)
                 mixing = self.rgb(u).to(batch.dtype)
-                batch = torch.einsum("...ij,...jhw->...ihw", mixing, batch)
+                batch = torch.matmul(mixing, batch.flatten(2)).reshape(batch.shape)
             if self.acts_on_plane:
                 batch = resample.move(batch, self.plane(u), mode)
         return batch if image.dim() == 4 else batch.squeeze(0)

@@ -125,11 +125,11 @@ class PlainNet(nn.Module):
         if not isinstance(self.network, ResNet):
             raise UserError("a converted network does not say what its last layer sees: views are pooled after it")
         seen = self.network.describe((images - self.mean) / self.std)
-        return Description(seen, seen.new_zeros(len(seen)))
+        return Description(seen, seen.new_zeros(seen.shape[0]))
 
     def forward(self, images: Tensor) -> Prediction:
         if isinstance(self.network, Converted):
             answer: Prediction = self.network(images)
             return answer
         logits = self.network((images - self.mean) / self.std)
-        return Prediction(logits, logits.new_zeros(len(logits)))
+        return Prediction(logits, logits.new_zeros(logits.shape[0]))

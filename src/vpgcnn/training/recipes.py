@@ -43,7 +43,15 @@ MNIST67 = TrainConfig(
 RANGES = replace(
     MNIST67, data=DataConfig(name="mnist-ranges"), objective=ObjectiveConfig(start=0.05, peak=0.05, end=0.05)
 )
-TURN_HUE = replace(MNIST67, data=DataConfig(name="mnist-turn-hue", limit=12_000), model=DIGITS_IN_COLOR, epochs=8)
+TURN_HUE = replace(
+    MNIST67,
+    data=DataConfig(name="mnist-turn-hue", limit=12_000),
+    model=replace(
+        DIGITS_IN_COLOR, initial=0.5
+    ),  # of three hues a window of 0.9 shows too little: all is alike at θ = 1
+    levels=OptimiserConfig(rate=3e-3, decay=0.0),
+    epochs=8,
+)
 CIFAR = TrainConfig(
     data=DataConfig(name="cifar10", augment="crop-flip"),
     model=RESNET_SMALL,
