@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from vpgcnn import Product
+from vpgcnn import Product, cli
 from vpgcnn.analysis import all_of_the_group, apart, marginals, observe, read_theta, read_weights
 from vpgcnn.data import DataConfig, Split, load
+from vpgcnn.data.files import VARIABLE
 from vpgcnn.data.product import CLASSES, COLORS, KINDS
 from vpgcnn.errors import UserError
 from vpgcnn.groups import SO2, Hue
 from vpgcnn.levels import Variational
 from vpgcnn.models import SE2Config, SE2Net, build, ordinary, symmetry
 from vpgcnn.models.config import DIGITS_IN_COLOR
+from vpgcnn.serve.inspector import Inspector, open_networks
+from vpgcnn.training.checkpoint import Card, save_model
 from vpgcnn.training.recipes import recipe
 
 SMALL = replace(DIGITS_IN_COLOR, widths=(3, 3, 4), hidden=6)
@@ -159,3 +164,31 @@ def test_the_recipe_is_on_both_circles() -> None:
     config = recipe("mnist-turn-hue")
     assert symmetry(config.model) == "both"
     assert config.data.name == "mnist-turn-hue"
+
+
+def saved(tmp_path: Path) -> Path:
+    card = Card(SMALL, CLASSES, 3, 28, 0.1, 0.3, "mnist-turn-hue")
+    torch.manual_seed(0)
+    save_model(tmp_path / "net.safetensors", card.build(), card, {})
+    return tmp_path / "net.safetensors"
+
+
+def test_evaluate_compares_each_circle_with_its_own_truth(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "nothing"))  # the embedded digits
+    assert cli.main(["evaluate", str(saved(tmp_path)), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["theta"]) == set(found["against_truth"]) == {"last rotation", "last hue"}
+    assert set(found["theta"]["last hue"]) == set(CLASSES)
+    # A window that is nearly open is nearer to the truth of rotations, 0.75 on average, than to that of hues, 0.67.
+    theta = {circle: sum(values.values()) / len(values) for circle, values in found["theta"].items()}
+    assert theta["last rotation"] == pytest.approx(0.9, abs=0.1)
+    assert found["against_truth"]["last rotation"]["error"] < found["against_truth"]["last hue"]["error"]
+
+
+def test_the_inspector_shows_both_windows(tmp_path: Path) -> None:
+    networks, _ = open_networks([saved(tmp_path)], torch.device("cpu"))
+    _, seen = Inspector(networks).inspect(torch.rand(3, 28, 28), 30.0, [networks[0].name], 4)
+    assert set(seen[0].theta) == {"last rotation", "last hue"}
+    assert {name: len(weights) for name, weights in seen[0].weights.items()} == {"last rotation": 8, "last hue": 3}
