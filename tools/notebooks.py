@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import nbclient
@@ -38,11 +39,12 @@ def executed(notebook: nbformat.NotebookNode, replaced: dict[str, str] | None = 
         for old, new in (replaced or {}).items():
             if cell.cell_type == "code":
                 cell.source = cell.source.replace(old, new)
-    kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")  # no ports
-    client = nbclient.NotebookClient(notebook, timeout=600, km=kernel)
-    with client.setup_kernel(cwd=str(FOLDER)):
-        for place, cell in enumerate(notebook.cells):
-            client.execute_cell(cell, place)
+    with TemporaryDirectory() as sockets:  # rather than ports
+        kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=str(Path(sockets) / "kernel"))
+        client = nbclient.NotebookClient(notebook, timeout=600, startup_timeout=180, km=kernel)
+        with client.setup_kernel(cwd=str(FOLDER)):
+            for place, cell in enumerate(notebook.cells):
+                client.execute_cell(cell, place)
     return notebook
 
 
