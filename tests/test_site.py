@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -97,9 +98,33 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
                    if f"{module}.{public}" not in offered]  # fmt: skip
         assert missing == []
 
+    if shutil.which("chromium") is not None:
+        assert_it_is_read_from_disk(top)
+
     readme = re.findall(r"\]\((docs/[^)#]+)\.md#([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
     for page, mark in readme:
         assert mark in pages[top / Path(page).relative_to("docs").with_suffix(".html")].names, mark
+
+
+def assert_it_is_read_from_disk(top: Path) -> None:
+    """A browser loads nothing but files, complains of nothing, and finds what is searched for."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = opened.new_page()
+        asked: list[str] = []
+        complaints: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+        page.goto((top / "api" / "levels.html").as_uri())
+        page.keyboard.press("/")
+        page.keyboard.type("gumbel")
+        page.locator(".md-search-result__link").first.wait_for(state="attached", timeout=60_000)
+        assert "distributions.html" in (page.locator(".md-search-result__link").first.get_attribute("href") or "")
+        opened.close()
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    assert complaints == []
 
 
 def documented(module: str) -> list[str]:

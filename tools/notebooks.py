@@ -13,7 +13,7 @@ from typing import Any
 
 import nbclient
 import nbformat
-from jupyter_client import AsyncKernelManager
+from jupyter_client.manager import AsyncKernelManager
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "notebooks"
