@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -30,6 +31,7 @@ SHIFTED = ("resnet", "resnet-jitter", "ce3", "ce3-wide", "learned", "vp3")
 NETWORKS = ("ResNet", "CEResNet", "Partial CEResNet", "VP CEResNet")
 
 
+@cache
 def results() -> dict[str, list[Row]]:
     """The rows of every experiment, by its name."""
     found: dict[str, list[Row]] = {}

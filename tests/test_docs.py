@@ -46,7 +46,7 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert missing == []
 
 
-def tests_in(name: str) -> set[str]:
+def names_in(name: str) -> set[str]:
     """The tests of a file in tests/."""
     return set(re.findall(r"^def (test_\w+)\(", (ROOT / "tests" / name).read_text(encoding="utf-8"), re.MULTILINE))
 
@@ -58,7 +58,7 @@ def test_named_tests_exist() -> None:
         for page in PAGES
         for file, test in re.findall(r"(test_\w+\.py)::(test_\w+)", page.read_text(encoding="utf-8"))
     }
-    assert [f"{file}::{test}" for file, test in sorted(named) if test not in tests_in(file)] == []
+    assert [f"{file}::{test}" for file, test in sorted(named) if test not in names_in(file)] == []
 
 
 def test_every_statement_of_the_theory_has_its_test() -> None:
