@@ -39,8 +39,9 @@ bench: $(STAMP)  ## measure speed ratios and write results/bench.json
 results: $(STAMP)  ## write results/*.json into docs/results.md, docs/when-not.md, docs/curves.svg and README.md
 	$(BIN)/python benchmarks/report.py
 
+# (With --quiet, --strict would count no warnings.)
 docs: $(STAMP)  ## build the documentation into site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "open site/index.html"
 
 notebooks: $(STAMP)  ## run the notebooks and store their outputs in them
