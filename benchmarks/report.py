@@ -1,4 +1,7 @@
-"""Write what results/*.json say into docs/results.md, the figures in docs/ and the README: `make results`."""
+"""Write what results/*.json say into docs/results.md and docs/when-not.md, the figures in docs/ and the README.
+
+That is `make results`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import limits
 from vpgcnn.experiments.claims import table_claims
 from vpgcnn.experiments.photographs import spread
 from vpgcnn.experiments.registry import REPRODUCTIONS
@@ -196,8 +200,10 @@ def write(path: Path, text: str) -> None:
 
 
 def update_documents(rows: list[dict[str, Any]]) -> None:
-    """docs/results.md, and the table between the marks in the README."""
+    """docs/results.md, and the tables between the marks in docs/when-not.md and in the README."""
     write(ROOT / "docs" / "results.md", page(rows))
+    text = (ROOT / "docs" / "when-not.md").read_text(encoding="utf-8")
+    write(ROOT / "docs" / "when-not.md", limits.page(text))
     write(ROOT / "docs" / "curves.svg", curves() + "\n")
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for begin, end, new in ((BEGIN, END, table(rows)), (RESULTS_BEGIN, RESULTS_END, results_table())):

@@ -37,7 +37,7 @@ def test_benchmarks_write_their_rows(tmp_path: Path) -> None:
 
 
 def test_documents_say_what_the_results_say() -> None:
-    """docs/results.md and the README's table are what the command writes from results/bench.json."""
+    """docs/results.md, and the tables of README and docs/when-not.md, are what the command writes from results/."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
     try:
         import report
@@ -50,6 +50,8 @@ def test_documents_say_what_the_results_say() -> None:
     assert report.results_table() in readme
     drawing = (ROOT / "docs" / "curves.svg").read_text(encoding="utf-8")
     assert drawing == report.curves() + "\n"
+    limits = (ROOT / "docs" / "when-not.md").read_text(encoding="utf-8")
+    assert limits == report.limits.page(limits)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*.json")), ids=lambda path: path.stem)

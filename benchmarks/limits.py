@@ -1,0 +1,140 @@
+"""The tables of docs/when-not.md, from results/*.json: what a level for each image did not buy, and what it costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from vpgcnn.experiments.base import Row, markdown
+from vpgcnn.experiments.claims import gap, judged
+from vpgcnn.experiments.photographs import spread
+
+ROOT = Path(__file__).parent.parent
+BEGIN, END = "<!-- {}: written by `make results` -->", "<!-- /{} -->"
+NOTHING = "–"
+
+RIVALS = (
+    ("full equivariance", "ColorMNIST, 3 hues", "table-colormnist", "ce3", "vp3"),
+    ("full equivariance, wider", "Flowers102", "table-flowers", "ce3-wide", "vp3"),
+    ("one level for all images", "Flowers102", "table-flowers", "learned", "vp3"),
+    ("one level for all images", "CIFAR-10", "table-cifar10", "learned", "variational"),
+    ("no rotations at all", "CIFAR-10", "table-cifar10", "t2", "variational"),
+    ("one level for all images", "MNIST67-180", "fig-mnist67-180", "learned", "variational"),
+    ("full equivariance", "MNIST67-180", "fig-mnist67-180", "full", "variational"),
+)
+"""What else there is, the data, the experiment, its arm, and the arm with a level for each image."""
+SHIFTED = ("resnet", "resnet-jitter", "ce3", "ce3-wide", "learned", "vp3")
+NETWORKS = ("ResNet", "CEResNet", "Partial CEResNet", "VP CEResNet")
+
+
+@cache
+def results() -> dict[str, list[Row]]:
+    """The rows of every experiment, by its name."""
+    found: dict[str, list[Row]] = {}
+    for path in sorted((ROOT / "results").glob("*.json")):
+        said: Any = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(said, dict):
+            found[said["name"]] = said["rows"]
+    return found
+
+
+def of(name: str, arm: str) -> list[Row]:
+    """The rows of an arm."""
+    return [row for row in results().get(name, []) if row["arm"] == arm]
+
+
+def accuracy(rows: list[Row]) -> str:
+    """Mean ± deviation over seeds, and the parameters."""
+    if not rows:
+        return NOTHING
+    return f"{spread([row['test']['accuracy'] for row in rows])} ({rows[0]['parameters']:,})"
+
+
+def alternatives() -> str:
+    """Levels for each image against what is simpler."""
+    lines = []
+    for words, data, name, rival, arm in RIVALS:
+        told = judged(gap(results(), name, arm, rival), f"{arm} − {rival}").evidence
+        lines.append((words, data, f"{rival}: {accuracy(of(name, rival))}", f"{arm}: {accuracy(of(name, arm))}", told))
+    heads = ("instead", "data", "accuracy (parameters)", "a level for each image", "difference, of equal seeds")
+    return markdown(heads, lines)
+
+
+def shifts() -> str:
+    """Flowers102 as they are, and with their hue shifted."""
+    lines = []
+    for arm in SHIFTED:
+        rows = of("table-flowers", arm)
+        moved = spread([mean(row["shifted_hsv"]) for row in rows]) if rows else NOTHING
+        minutes = f"{mean(row['seconds'] for row in rows) / 60:.1f}" if rows else NOTHING
+        seeds = ", ".join(str(row["seed"]) for row in rows)
+        lines.append((arm, accuracy(rows), moved, minutes, seeds))
+    return markdown(("Flowers102", "test accuracy (parameters)", "over hue shifts", "minutes", "seeds"), lines)
+
+
+def cost() -> str:
+    """Of the networks of Flowers102, over the ordinary one."""
+    rows = {row["arm"]: row["ratios"] for row in results().get("table-cost", [])}
+    lines = []
+    for arm in NETWORKS:
+        own = [f"{rows[arm][key] / rows['ResNet'][key]:.2f}" for key in ("parameters", "flops", "time", "bytes")]
+        lines.append((arm, *own))
+    return markdown(("over the ordinary ResNet18", "parameters", "operations", "time of a step", "memory"), lines)
+
+
+def awareness() -> str:
+    """How much θ differs from image to image, and what that is good for."""
+    digits, ranges = of("fig-mnist67-180", "variational"), of("fig-ranges", "variational")
+    flowers, colors = of("table-flowers", "vp3"), of("table-colormnist", "vp3")
+    lines = [
+        (
+            "MNIST67-180",
+            "θ of a 7 above that of a 6 or a 9, AUROC",
+            over(digits, lambda r: r["figures"]["theta_auroc"]),
+        ),
+        ("digits of known range", "rank correlation of θ and the range", over(ranges, _ranked)),
+        ("digits of known range", "mean distance of θ from the range", over(ranges, lambda r: r["against"]["error"])),
+        ("Flowers102", "deviation of θ between images, mean of layers", over(flowers, _deviation)),
+        ("Flowers102", "accuracy, points lost when all images get the mean θ", over(flowers, _lost)),
+        ("ColorMNIST", "mean θ", over(colors, lambda r: mean(one["mean"] for one in r["theta"].values()))),
+        ("ColorMNIST", "deviation of θ between images, mean of layers", over(colors, _deviation)),
+    ]
+    return markdown(("data", "measured", "each seed"), lines)
+
+
+def over(rows: list[Row], measure: Callable[[Row], float]) -> str:
+    """A number for each seed."""
+    return ", ".join(f"{measure(row):.3f}" for row in rows) or NOTHING
+
+
+def _ranked(row: Row) -> float:
+    return float(row["against"]["rank_correlation"])
+
+
+def _deviation(row: Row) -> float:
+    return mean(one["std"] for one in row["theta"].values())
+
+
+def _lost(row: Row) -> float:
+    return 100 * float(row["test"]["accuracy"] - row["same_for_all"]["accuracy"])
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "alternatives": alternatives,
+    "shifts": shifts,
+    "cost": cost,
+    "awareness": awareness,
+}
+
+
+def page(text: str) -> str:
+    """A page with its tables written anew between their marks."""
+    for name, made in TABLES.items():
+        begin, end = BEGIN.format(name), END.format(name)
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n{made().strip()}\n{end}{rest.split(end)[1]}"
+    return text
