@@ -19,6 +19,7 @@ COMMANDS = {
     "diagnose": "is a classifier, yours or ours, sensitive to rotation or hue, and is that right?",
     "serve": "a page to turn an image and watch what a network says of it",
     "export": "make of a trained network an ONNX file or an exported program",
+    "hub": "save a trained network as a folder with a model card, or push it to the Hugging Face hub",
     "reproduce": "run an experiment with all its arms and seeds, and write its result",
     "demo": "train on embedded digits for a few minutes and write a report with pictures",
     "datasets": "list, fetch and verify datasets",
