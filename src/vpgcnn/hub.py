@@ -82,7 +82,7 @@ class Pretrained(nn.Module, ModelHubMixin, library_name="vpgcnn"):
             if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
                 raise UserError(f"a licence is an identifier such as mit or cc-by-4.0, got {license!r}")
             record = replace(record, license=license)
-        return cls(network, *_without_paths(card, record))
+        return cls(network, *_without_paths(card, record)).eval()
 
     def forward(self, images: Tensor) -> Prediction:
         """Standardised images `(B, C, H, W)` to logits `(B, classes)` and divergence `(B,)`."""
