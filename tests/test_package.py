@@ -81,12 +81,15 @@ ORDER = [
     "training.checkpoint",
     "training.checks",
     "training.run",
+    "training.record",
     "training.progress",
     "training.batches",
     "training.search",
     "training.suggest",
     "training.loop",
     "training",
+    "modelcard",
+    "hub",
     "report.page",
     "report.digits",
     "report.colors",
@@ -131,6 +134,7 @@ ORDER = [
     "commands.serve",
     "commands.convert",
     "commands.export",
+    "commands.hub",
     "commands.reproduce",
     "commands.demo",
     "commands",
@@ -141,6 +145,7 @@ ORDER = [
 
 def test_import_brings_nothing_heavy() -> None:
     heavy = ["matplotlib", "plotly", "fastapi", "uvicorn", "accelerate", "tyro", "rich", "scipy", "mlxtend", "kornia"]
+    heavy += ["huggingface_hub"]
     code = f"import sys, vpgcnn; print([name for name in {heavy} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

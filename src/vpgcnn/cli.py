@@ -20,6 +20,7 @@ COMMANDS = {
     "serve": "a page to turn an image and watch what a network says of it",
     "convert": "make an ordinary network equivariant, beginning with the answers it has",
     "export": "make of a trained network an ONNX file or an exported program",
+    "hub": "save a trained network as a folder with a model card, or push it to the Hugging Face hub",
     "reproduce": "run an experiment with all its arms and seeds, and write its result",
     "demo": "train on embedded digits for a few minutes and write a report with pictures",
     "datasets": "list, fetch and verify datasets",

@@ -77,6 +77,8 @@ def _one_of(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
     if value is None and type(None) in kinds:
         return None
     named = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
+    if len(named) == 1 and isinstance(value, dict):
+        return from_json(typing.cast("type[Any]", named[0]), value, where)
     if named and isinstance(value, dict):
         names = {typing.get_args(typing.get_type_hints(kind)["name"])[0]: kind for kind in named}
         chosen = value.get("name", next(iter(names)))

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from vpgcnn.data import load
 from vpgcnn.data.config import DataConfig
 from vpgcnn.errors import UserError
-from vpgcnn.serial import from_json, read_json
 from vpgcnn.training.checkpoint import Card, load_model
-from vpgcnn.training.config import TrainConfig
+from vpgcnn.training.record import read_record, read_settings
 from vpgcnn.training.run import chosen_weights
 
 __all__ = ["data_of", "fingerprint_of", "load_run", "test_images"]
@@ -27,10 +26,8 @@ def load_run(path: Path) -> tuple[nn.Module, Card, DataConfig]:
 
 def data_of(weights: Path, card: Card) -> DataConfig:
     """The data that the network of a weights file was trained on, as far as that is known."""
-    config = weights.parent / "config.json"
-    if config.is_file():
-        return from_json(TrainConfig, read_json(config), str(config)).data
-    return DataConfig(name=card.dataset, size=card.size)
+    config = read_settings(weights)
+    return DataConfig(name=card.dataset, size=card.size) if config is None else config.data
 
 
 def test_images(card: Card, data: DataConfig, directory: Path | None, count: int) -> tuple[Tensor, str]:
@@ -48,7 +45,4 @@ def test_images(card: Card, data: DataConfig, directory: Path | None, count: int
 
 def fingerprint_of(path: Path) -> str | None:
     """The fingerprint of the data of a finished run, None where it is not known."""
-    result = chosen_weights(path).parent / "result.json"
-    said = read_json(result) if result.is_file() else {}
-    found = said.get("fingerprint") if isinstance(said, dict) else None
-    return found if isinstance(found, str) else None
+    return read_record(chosen_weights(path)).fingerprint or None

@@ -16,9 +16,9 @@ from vpgcnn.data import Dataset, load
 from vpgcnn.errors import UserError
 from vpgcnn.levels import Variational
 from vpgcnn.models import Augmented, ColorConfig, symmetry
-from vpgcnn.serial import from_json, read_json
 from vpgcnn.training.checkpoint import Card, load_model
 from vpgcnn.training.config import TrainConfig
+from vpgcnn.training.record import read_settings
 from vpgcnn.training.run import chosen_weights
 
 __all__ = ["Inspector", "Network", "Sample", "Seen", "levels_of", "load_samples", "open_networks"]
@@ -71,9 +71,8 @@ def open_networks(paths: Sequence[Path], device: torch.device) -> tuple[list[Net
     for path in paths:
         weights = chosen_weights(path)
         model, card = load_model(weights)
-        settings = weights.parent / "config.json"
-        if not networks and settings.is_file():
-            config = from_json(TrainConfig, read_json(settings), str(settings))
+        if not networks:
+            config = read_settings(weights)
         name = path.name if path.is_dir() else path.stem
         while any(network.name == name for network in networks):
             name += "′"

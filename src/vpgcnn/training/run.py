@@ -28,10 +28,12 @@ from vpgcnn.serial import from_json, read_json, to_json, write_bytes, write_json
 from vpgcnn.training.checkpoint import read_tensors, save_tensors
 from vpgcnn.training.config import TrainConfig, settled
 
-__all__ = ["Run", "chosen_weights"]
+__all__ = ["PUBLISHED", "Run", "chosen_weights"]
 
 FREE = ("data_dir", "device", "threads", "save_seconds", "log_steps", "watch")
 """Fields that may differ when a run is resumed: they do not change what is computed."""
+PUBLISHED = "model.safetensors"
+"""The weights in a folder that `vpgcnn hub save` wrote."""
 
 
 class Run:
@@ -151,9 +153,11 @@ def _ours(path: Path) -> bool:
 
 
 def chosen_weights(path: Path) -> Path:
-    """The weights file that a run folder stands for: the epoch that its configuration selects."""
+    """The weights file that a folder stands for: the epoch that a run's configuration selects, or a saved network."""
     if not path.is_dir():
         return path
+    if (path / PUBLISHED).is_file() and not (path / "last.safetensors").exists():
+        return path / PUBLISHED
     config = path / "config.json"
     select = from_json(TrainConfig, read_json(config), str(config)).select if config.is_file() else "accuracy"
     names = ("last.safetensors",) if select == "last" else ("best.safetensors", "last.safetensors")
