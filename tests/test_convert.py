@@ -189,3 +189,18 @@ def test_modules_that_do_not_fit_are_named() -> None:
         convert(nn.Sequential(nn.Conv2d(3, 4, 3), nn.LSTM(4, 4)), Hue(3))
     with pytest.raises(UserError, match="no convolution"):
         convert(nn.Sequential(nn.Flatten(), nn.Linear(3, 4)), Hue(3))
+
+
+@pytest.mark.parametrize("group", [Hue(3), Hue(6)], ids=str)
+@pytest.mark.parametrize("mix", ["pointwise", "full"])
+def test_all_views_at_once_are_the_same_as_by_turns(group: Group, mix: str) -> None:
+    """Both ways to see the other views, with views that count more and less."""
+    net = stirred(convert(network(), group, mix=mix))  # type: ignore[arg-type]
+    views = net._views[0]
+    views.begin(images().double())
+    weights = torch.rand(3, views.count).double()
+    views.weights = weights / weights.sum(dim=1, keepdim=True)
+    for part in net.modules():
+        if isinstance(part, MixedConv2d):
+            folded = torch.rand(3 * views.count, part.conv.in_channels, 9, 9).double()
+            assert torch.allclose(part._at_once(views, folded), part._by_turns(views, folded), atol=1e-12)

@@ -20,12 +20,13 @@ from functools import partial
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vpgcnn import resample
 from vpgcnn.errors import UserError
 from vpgcnn.features import GroupFeature, Prediction
-from vpgcnn.groups import Group
+from vpgcnn.groups import Group, relative_index
 from vpgcnn.levels import LevelFactory, Variational, Window
 from vpgcnn.testing import output_of
 
@@ -45,6 +46,7 @@ class _Views:
         self.count = len(self.grid)
         steps = self.grid.unsqueeze(1)
         self.beside = group.index(group.compose(self.grid.unsqueeze(0), steps))  # row s, column u: u·s
+        self.between = relative_index(group).t()  # row u, column v: u⁻¹v
         self.weights: Tensor | None = None
         self.divergence: Tensor | None = None
         self.open = False
@@ -132,20 +134,42 @@ class MixedConv2d(nn.Module):
         views = self._views[0]
         if not views.open:
             return out
-        x, share = views.apart(folded), views.coverage()
-        for number, part in enumerate(self.cross, start=1):
-            index = views.beside[number].to(x.device)
-            other = views.moved(x[:, index].flatten(0, 1), number)
-            seen = part(other)
+        if len(self.cross):
+            # Where elements move no pixels, all views are seen by one convolution.
+            at_once = not views.group.acts_on_plane and self.conv.groups == 1
+            seen = self._at_once(views, folded) if at_once else self._by_turns(views, folded)
             if seen.shape != out.shape:  # a pointwise kernel on an unpadded map: its middle
                 top, left = ((seen.shape[axis] - out.shape[axis]) // 2 for axis in (2, 3))
                 seen = seen[:, :, top : top + out.shape[2], left : left + out.shape[3]]
-            if share is not None:
-                seen = seen * share[:, index].flatten().to(seen.dtype)[:, None, None, None]
             out = out + seen
         if self.level is not None:
             self._narrow(views, out)
         return out
+
+    def _at_once(self, views: _Views, folded: Tensor) -> Tensor:
+        """What each view sees in the others, by a table of kernels: from view v to view u, that of u⁻¹v."""
+        first = self.cross[0]
+        assert isinstance(first, nn.Conv2d)
+        kernels = torch.stack([torch.zeros_like(first.weight), *(part.weight for part in self.cross)])  # type: ignore[list-item]
+        table = kernels[views.between.to(kernels.device)].transpose(1, 2).flatten(2, 3).flatten(0, 1)  # u·out, v·in
+        x, share = views.apart(folded), views.coverage()
+        if share is not None:
+            x = x * share.to(x.dtype)[:, :, None, None, None]
+        seen = F.conv2d(x.flatten(1, 2), table, None, first.stride, first.padding, first.dilation)
+        return seen.unflatten(1, (views.count, -1)).flatten(0, 1)
+
+    def _by_turns(self, views: _Views, folded: Tensor) -> Tensor:
+        """The same, one element after the other: each view is moved to where the other sees it."""
+        x, share = views.apart(folded), views.coverage()
+        total: Tensor | None = None
+        for number, part in enumerate(self.cross, start=1):
+            index = views.beside[number].to(x.device)
+            seen: Tensor = part(views.moved(x[:, index].flatten(0, 1), number))
+            if share is not None:
+                seen = seen * share[:, index].flatten().to(seen.dtype)[:, None, None, None]
+            total = seen if total is None else total + seen
+        assert total is not None
+        return total
 
     def _narrow(self, views: _Views, out: Tensor) -> None:
         values = views.apart(out).transpose(1, 2)

@@ -88,6 +88,7 @@ def _convert(card: Card, config: PlainConfig, weights: Path, target: Path, optio
     import torch
 
     from vpgcnn.commands.use import data_of, test_images
+    from vpgcnn.data.config import DataConfig
     from vpgcnn.models import count_parameters
     from vpgcnn.training.checkpoint import load_foreign, load_model, save_model, started
 
@@ -98,7 +99,8 @@ def _convert(card: Card, config: PlainConfig, weights: Path, target: Path, optio
     else:
         before, _ = load_model(weights)
         network, _ = started(replace(card, model=config), weights)
-    images, what = test_images(card, data_of(weights, card), options.data_dir, CHECKED)
+    data = DataConfig(name=card.dataset, size=card.size) if options.config else data_of(weights, card)
+    images, what = test_images(card, data, options.data_dir, CHECKED)
     with torch.no_grad():
         pairs = [
             (before.eval()(part)[0], network.eval()(part)[0])
