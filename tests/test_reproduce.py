@@ -110,7 +110,8 @@ def checked(target: Path, name: str, *, figure: bool) -> dict[str, Any]:
     assert result["name"] == name
     text = target.with_suffix(".md").read_text()
     assert f"# {name} (preset cpu)" in text
-    assert f"`vpgcnn reproduce {name} --preset cpu`" in text
+    assert result["command"].startswith(f"vpgcnn reproduce {name} --preset cpu")
+    assert f"`{result['command']}`" in text
     assert target.with_suffix(".png").exists() == target.with_suffix(".html").exists() == figure
     assert (f"({target.stem}.png)" in text) == figure == bool(result["figure"])
     if figure:
@@ -154,6 +155,7 @@ def test_the_views_of_the_color_experiments(places: runner.Places) -> None:
         registry.VIEWS["table-color"], "table-color", places, preset="cpu", arms=chosen, experiments=experiments
     )
     result = checked(color, "table-color", figure=False)
+    assert result["command"].endswith("--preset cpu --arms cnn-19k ce3 vp3 resnet --seeds 0")
     assert [row["elements"] for row in result["rows"]] == [elements for _, elements, *_ in COLOR]
     assert {row["colormnist"]["arm"] for row in result["rows"] if row["colormnist"]} == {"cnn-19k", "ce3", "vp3"}
     text = color.with_suffix(".md").read_text()
@@ -167,6 +169,7 @@ def test_the_views_of_the_color_experiments(places: runner.Places) -> None:
     ):
         target = runner.run(registry.VIEWS[name], name, places, preset="cpu", experiments=experiments)
         result = checked(target, name, figure=figure)
+        assert result["command"] == f"vpgcnn reproduce {name} --preset cpu"
         # What is in the view is what the experiment found.
         rows = json.loads((places.results / "flowers102-cpu.json").read_text())["rows"]
         own = {row["arm"]: row for row in rows if row["arm"] in registry.VIEWS[name].sources["table-flowers"]}

@@ -191,13 +191,14 @@ def table_colors(rows: list[dict[str, Any]]) -> str:
         own = [row for row in rows if row["arm"] == arm]
         scores = {key: [row["scores"][key] for row in own] for key in own[0]["scores"]}
         shifted = [mean(mean(row[f"shifted_{kind}"]) for row in own) for kind in ("linear", "hsv")]
-        levels = [level for row in own for level in row["theta"].values()]
+        levels = [level for row in own for layer, level in row["theta"].items() if layer != "ranges"]
+        ranges = [row["theta"]["ranges"] for row in own if "ranges" in row["theta"]]
         cells = [arm, _percent(scores["accuracy"])]
         cells += (
             [f"{shifted[0]:.2%}, {shifted[1]:.2%}"] if free else [_percent([r[part] for r in own]) for part in PARTS]
         )
         cells += [f"{mean(scores[key]):.3f}" for key in ("nll", "brier", "ece")]
-        cells += [f"{mean(v['mean'] for v in levels):.2f} ± {mean(v['std'] for v in levels):.3f}" if levels else "–"]
+        cells += [_theta(levels, "") or _theta(ranges, "range ") or "–"]
         cells += [_percent([row.get("accuracy_at_theta_one") for row in own])]
         cells += [_percent([row.get("same_for_all", {}).get("accuracy") for row in own])]
         cells += [", ".join(str(row["seed"]) for row in own), f"{own[0]['parameters']:,}"]
@@ -206,16 +207,31 @@ def table_colors(rows: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, *_paired(rows)])
 
 
+def _theta(levels: list[dict[str, float]], name: str) -> str:
+    """Mean and deviation over images, the mean over layers and seeds; of an augmentation it is called a range."""
+    return f"{name}{mean(v['mean'] for v in levels):.2f} ± {mean(v['std'] for v in levels):.3f}" if levels else ""
+
+
 def _percent(values: list[float | None]) -> str:
     known = [value for value in values if value is not None]
     return spread(known) if known else "–"
+
+
+PAIRS = (
+    ("vp3", "ce3"),
+    ("vp6", "ce6"),
+    ("ce3", "cnn-26k"),
+    ("vp3-plain", "ce3-plain"),
+    ("hue3-vp", "plain-tuned"),
+    ("hue3-vp", "hue3-learned"),
+)
 
 
 def _paired(rows: list[dict[str, Any]]) -> list[str]:
     """Differences of arms on the same draws."""
     found = {(row["arm"], row["seed"]): row["scores"]["accuracy"] for row in rows}
     lines = []
-    for first, second in (("vp3", "ce3"), ("vp6", "ce6"), ("ce3", "cnn-26k"), ("vp3-plain", "ce3-plain")):
+    for first, second in PAIRS:
         gaps = [
             found[first, seed] - found[second, seed] for arm, seed in found if arm == first and (second, seed) in found
         ]

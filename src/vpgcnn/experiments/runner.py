@@ -264,10 +264,15 @@ class _Keeper:
 
 def _arguments(experiment: Experiment, preset: str, rows: list[Row]) -> str:
     """What the command has to be told besides, where rows are there that it does not make by itself."""
-    arms, seeds = list(dict.fromkeys(row["arm"] for row in rows)), sorted({row["seed"] for row in rows})
     usual = set(experiment.arms_of(preset))
     if all(row["arm"] in usual and row["seed"] in experiment.seeds_of(row["arm"]) for row in rows):
         return ""
+    return _named(rows)
+
+
+def _named(rows: list[Row]) -> str:
+    """The arms and seeds of rows, as arguments."""
+    arms, seeds = dict.fromkeys(row["arm"] for row in rows), sorted({row["seed"] for row in rows})
     return f" --arms {' '.join(arms)} --seeds {' '.join(map(str, seeds))}"
 
 
@@ -303,6 +308,15 @@ def _view(view: View, name: str, places: Places, asked: _Asked, experiments: Map
     rows = view.rows(found)
     said = _result(name, "view", view.about, preset, rows, sorted({row["commit"] for row in every}))
     said |= {"seeds": sorted({row["seed"] for row in every}), "failed": failed}
+    usual = {
+        (source, arm, seed)
+        for source, own in view.sources.items()
+        for arm in own
+        if arm in experiments[source].arms_of(preset)
+        for seed in experiments[source].seeds_of(arm)
+    }
+    if {(source, row["arm"], row["seed"]) for source, own_rows in found.items() for row in own_rows} != usual:
+        said["command"] += _named(every)
     said["data"] = "; ".join(f"{source}: {data_of(own_rows)}" for source, own_rows in found.items() if own_rows)
     said["budget"] = "; ".join(f"{source}: {budget_of(own_rows)}" for source, own_rows in found.items() if own_rows)
     target = _file(places, name, preset)
