@@ -18,6 +18,7 @@ from statistics import mean
 
 import torch
 
+import exported
 from layers import SEPARABLE, Shape, bare_step, folded_pass, layer, training_step
 from networks import ARMS, bare_program, compiled_programs, training_program
 from pathwise import programs
@@ -218,6 +219,7 @@ def sections(seconds: float) -> dict[str, Callable[[], Iterator[Row]]]:
         ),
         "net-color-cnn": lambda: color_networks("color-cnn", 1.15, 4 * seconds),
         "net-color-resnet": lambda: color_networks("color-resnet", 0.7, 10 * seconds),
+        "export": lambda: exported.rows(seconds),
         "compile-digits": lambda: compiled("digits", 64, seconds),
         "compile-cifar": lambda: compiled("cifar", 16, seconds),
         "compile-color-cnn": lambda: compiled("color-cnn", 64, seconds),
