@@ -204,3 +204,18 @@ def test_all_views_at_once_are_the_same_as_by_turns(group: Group, mix: str) -> N
         if isinstance(part, MixedConv2d):
             folded = torch.rand(3 * views.count, part.conv.in_channels, 9, 9).double()
             assert torch.allclose(part._at_once(views, folded), part._by_turns(views, folded), atol=1e-12)
+
+
+def test_levels_can_be_left_out_for_a_while() -> None:
+    """As every other network, a converted one can be looked at as if all of the group were in use."""
+    from vpgcnn.analysis import all_of_the_group
+
+    net = stirred(convert(network(), Hue(3)))
+    shown = images().double()
+    with torch.no_grad():
+        closed = net(shown)[0]
+        with all_of_the_group(net):
+            whole, turned = net(shown)[0], net(shown.roll(1, dims=1))[0]
+        assert torch.allclose(whole, turned, atol=1e-10)
+        assert not torch.allclose(whole, closed, atol=1e-3)
+        assert torch.equal(net(shown)[0], closed)

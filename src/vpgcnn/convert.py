@@ -27,7 +27,7 @@ from vpgcnn import resample
 from vpgcnn.errors import UserError
 from vpgcnn.features import GroupFeature, Prediction
 from vpgcnn.groups import Group, relative_index
-from vpgcnn.levels import LevelFactory, Variational, Window
+from vpgcnn.levels import Level, LevelFactory, Variational, Window
 from vpgcnn.testing import output_of
 
 __all__ = ["Converted", "MixedConv2d", "convert"]
@@ -113,7 +113,7 @@ class MixedConv2d(nn.Module):
     shows, moved to where u sees it. level: how far the views are used from here on.
     """
 
-    def __init__(self, conv: nn.Conv2d, views: _Views, mix: Mix, level: nn.Module | None) -> None:
+    def __init__(self, conv: nn.Conv2d, views: _Views, mix: Mix, level: Level | None) -> None:
         super().__init__()
         self.conv, self.level = conv, level
         self._views = (views,)  # in a tuple: shared by all layers, and no module
@@ -142,7 +142,7 @@ class MixedConv2d(nn.Module):
                 top, left = ((seen.shape[axis] - out.shape[axis]) // 2 for axis in (2, 3))
                 seen = seen[:, :, top : top + out.shape[2], left : left + out.shape[3]]
             out = out + seen
-        if self.level is not None:
+        if self.level is not None and self.level.partial:
             self._narrow(views, out)
         return out
 
