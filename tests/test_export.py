@@ -57,6 +57,7 @@ def test_every_recipes_network_says_the_same_in_onnx(name: str) -> None:
     deployed = Deployed(model, mean=0.3, std=0.4)
     program = exported(deployed, channels, size)
     session = onnxruntime.InferenceSession(onnx_bytes(program, {"classes": list("abcde")}))
+    assert session.get_inputs()[0].shape == ["batch", channels, size, size]
     for count in (1, 3):
         images = torch.rand(count, channels, size, size)
         with torch.no_grad():
@@ -71,6 +72,7 @@ def test_every_recipes_network_says_the_same_in_onnx(name: str) -> None:
         assert torch.allclose(again[0], expected, atol=1e-5)
     about = session.get_modelmeta().custom_metadata_map
     assert json.loads(about["vpgcnn"]) == {"classes": list("abcde")}
+    assert not any(layer.startswith("network.") for layer in deployed.layers)
     assert bool(deployed.layers) == name.endswith("variational")
 
 

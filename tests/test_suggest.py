@@ -125,7 +125,8 @@ def test_train_says_what_it_chose(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert cli.main([*words, "--out", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().out
     assert "16 images of 2 classes, 16 × 16 pixels" in said
-    assert "1 epochs in batches of 2" in said
+    assert "1 epoch in batches of 2," in said
+    assert "network: colour ResNet on 3 hues, a level for each image" in said
     chosen = json.loads((tmp_path / "run/config.json").read_text())
     assert (chosen["data"]["size"], chosen["model"]["name"], chosen["model"]["width"]) == (16, "color", 3)
     assert cli.main([*words, "--out", str(tmp_path / "run"), "--resume"]) == 0
@@ -149,3 +150,47 @@ def test_words_that_do_not_go_together(capsys: pytest.CaptureFixture[str], words
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+def test_parts_may_be_called_val(tmp_path: Path) -> None:
+    for part, count in (("Train", 10), ("val", 4), ("test", 5)):
+        folder(tmp_path / part, "shape", (count, count), 16)
+    data = load(DataConfig(name=str(tmp_path)))
+    assert [len(part) for part in (data.train, data.validation, data.test)] == [20, 8, 10]
+    assert data.notes[1] == "parts: Train, val, test"
+    assert suggest(tmp_path).said[0].startswith("20 images of 2 classes")
+
+
+def test_what_is_left_out_or_cut_off_is_said(tmp_path: Path) -> None:
+    folder(tmp_path / "train", "shape", (10, 10), 16)
+    (tmp_path / "train" / "nothing").mkdir()
+    notes = load(DataConfig(name=str(tmp_path))).notes
+    assert notes[1:] == ("parts: train; validation and test are taken from train", "no image in nothing: no class")
+    Image.new("RGB", (9, 9)).save(tmp_path / "loose.png")
+    (tmp_path / "train").rename(tmp_path / "training-2")
+    with pytest.raises(UserError, match="found 0, and 1 images in none"):
+        load(DataConfig(name=str(tmp_path)))
+
+
+def test_a_run_finds_its_images_from_anywhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And evaluates on those that were held out, also where they are named again."""
+    folder(tmp_path / "images", "shape", (12, 12), 16)
+    monkeypatch.chdir(tmp_path)
+    words = ["--epochs", "1", "--data.size", "16", "--device", "cpu", "--model.width", "3", "--group", "hue"]
+    assert cli.main(["train", "--data", "images", *words, "--out", "run"]) == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    capsys.readouterr()
+    for more in ([], ["--data", "../images"]):
+        assert cli.main(["evaluate", "../run", *more, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["images"] == 4
+    assert cli.main(["diagnose", "../run", "--data", "../images", "--group", "hue", "--steps", "2"]) == 0
+    assert "was trained on most of these images" in capsys.readouterr().err
+
+
+def test_too_few_images_are_not_asked_too_much(tmp_path: Path) -> None:
+    said = suggest(folder(tmp_path, "shape", (3, 3), 16)).said
+    assert any("but there are too few images to say" in line for line in said)
+    assert any(line.startswith("only 1 images are left") for line in said)

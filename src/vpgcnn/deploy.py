@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from vpgcnn.conv import fold
 from vpgcnn.distributions import Distribution
 from vpgcnn.errors import UserError
-from vpgcnn.levels import Level, circles_of
+from vpgcnn.levels import Level, circles_of, layer_of
 
 __all__ = ["Deployed", "exported", "onnx_bytes"]
 
@@ -46,7 +46,7 @@ class Deployed(nn.Module):
             raise UserError("levels that draw elements for each image (pathwise) cannot be exported")
         self.network = fold(network.eval())
         self.mean, self.std = mean, std
-        self.layers = [column for name, part in own for column in circles_of(name.removesuffix(".level"), part)]
+        self.layers = [column for name, part in own for column in circles_of(layer_of(name), part)]
         self._levels = [name for name, _ in own]
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,6 +91,9 @@ def onnx_bytes(program: torch.export.ExportedProgram, about: dict[str, Any]) -> 
                 program, dynamo=True, verbose=False, input_names=["images"], output_names=["logits", "theta"]
             )
             assert made is not None
+            for value in (*made.model.graph.inputs, *made.model.graph.outputs):
+                assert value.shape is not None
+                value.shape[0] = "batch"
             made.model.metadata_props["vpgcnn"] = json.dumps(about, ensure_ascii=False)
             path = Path(scratch) / "net.onnx"
             made.save(str(path), external_data=False)

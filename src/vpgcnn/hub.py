@@ -190,7 +190,7 @@ class Pretrained(nn.Module, ModelHubMixin, library_name="vpgcnn"):
             EvalResult(
                 "image-classification", dataset, dataset, metric, value, dataset_split="test", metric_name=metric
             )
-            for metric, value in (("accuracy", record.test.accuracy), ("nll", record.test.nll))
+            for metric, value in (("accuracy", round(record.test.accuracy, 6)), ("nll", round(record.test.nll, 6)))
         ] if record.test else None  # fmt: skip
         moves = built_on(self.network)
         kinds = [kind for kind in ("rotation", "hue") if kind in moves] + [f"level-{card.model.level}"] * bool(moves)

@@ -47,6 +47,7 @@ __all__ = [
     "Variational",
     "Window",
     "circles_of",
+    "layer_of",
     "tell_progress",
 ]
 
@@ -271,6 +272,13 @@ def tell_progress(model: nn.Module, progress: float) -> None:
     for module in model.modules():
         if isinstance(module, Level):
             module.progress = progress
+
+
+def layer_of(path: str) -> str:
+    """What a layer is called that has the level at this path: without the modules that only wrap the network."""
+    while path.startswith("network."):
+        path = path.removeprefix("network.")
+    return path.removesuffix(".level")
 
 
 def circles_of(layer: str, level: nn.Module) -> list[str]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vpgcnn.distributions import Distribution
 from vpgcnn.errors import UserError
-from vpgcnn.levels import Level, Variational, circles_of
+from vpgcnn.levels import Level, Variational, circles_of, layer_of
 from vpgcnn.models.augmented import Augmented, ImageRange, SharedRange
 
 __all__ = [
@@ -147,7 +147,7 @@ def _shown(model: nn.Module, all_levels: bool) -> dict[str, nn.Module]:
         shown = isinstance(module, Level) and module.partial and (all_levels or isinstance(module, Variational))
         shown |= isinstance(module, ImageRange) or (all_levels and isinstance(module, SharedRange))
         if shown:
-            found[path.removesuffix(".level")] = module
+            found[layer_of(path)] = module
     return found
 
 

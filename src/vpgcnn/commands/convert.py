@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -115,7 +116,9 @@ def _convert(card: Card, config: PlainConfig, weights: Path, target: Path, optio
     parameters = count_parameters(before), count_parameters(network)
     order = network.group.order  # type: ignore[union-attr]
     print(f"{parameters[0]:,} parameters before, {parameters[1]:,} now; {order} times the computation")  # noqa: T201
-    print(f"written: {target}; fine-tune it with: vpgcnn train RECIPE --start {target}")  # noqa: T201
+    where = ["--data", data.name] if Path(data.name).exists() else ["RECIPE"]
+    again = shlex.join(["vpgcnn", "train", *where, "--start", str(target)])
+    print(f"written: {target}; fine-tune it with: {again}")  # noqa: T201
     return 0
 
 

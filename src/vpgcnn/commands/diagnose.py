@@ -82,6 +82,10 @@ def main(arguments: list[str]) -> int:
         device=_device(options.device), trust=options.trust,
     )  # fmt: skip
     _check_out(options.out)
+    if _trained_on(options.classifier, options.data):
+        print(  # noqa: T201
+            "note: the network was trained on most of these images, and knows them better than others", file=sys.stderr
+        )
     with Progress() as progress:
         if not options.json:
             progress.say(f"{len(folder)} images, as {classifier.size}×{classifier.size} pixels")
@@ -104,6 +108,20 @@ def main(arguments: list[str]) -> int:
     print("\n\n".join([said["headline"], *said["sentences"], said["text"]]))  # noqa: T201
     print(f"\nreport: {report}")  # noqa: T201
     return 0
+
+
+def _trained_on(classifier: str, folder: Path) -> bool:
+    """Whether a run of ours was trained on this very folder, without parts of its own."""
+    from vpgcnn.commands.use import same_place
+    from vpgcnn.data.own import part_folders
+    from vpgcnn.training.record import read_settings
+    from vpgcnn.training.run import chosen_weights
+
+    path = Path(classifier)
+    if not path.is_dir() and path.suffix != ".safetensors":
+        return False
+    settings = read_settings(chosen_weights(path))
+    return settings is not None and same_place(settings.data.name, folder) and "" in part_folders(folder)
 
 
 def _names(path: Path | None) -> list[str] | None:

@@ -23,12 +23,14 @@ def main(arguments: list[str]) -> int:
     command.add_argument("run", type=Path, help="a run's folder or a weights file")
     command.add_argument("--data", help="another dataset, image folder or .npz (default: that of the run)")
     command.add_argument(
-        "--split", choices=("test", "validation", "train", "all"), help="default: test; all with --data of your own"
+        "--split",
+        choices=("test", "validation", "train", "all"),
+        help="default: test; all of --data that are others",
     )
     command.add_argument("--json", action="store_true", help="as JSON")
     data_dir_option(command)
     options = command.parse_args(arguments)
-    from vpgcnn.commands.use import fingerprint_of, load_run
+    from vpgcnn.commands.use import fingerprint_of, load_run, same_place
 
     model, card, data = load_run(options.run)
     from accelerate import Accelerator
@@ -38,6 +40,7 @@ def main(arguments: list[str]) -> int:
     from vpgcnn.models import symmetry
     from vpgcnn.training.loop import evaluate
 
+    trained = data
     if options.data:
         data = replace(data, name=options.data, size=card.size, limit=None)
     dataset = load(data, options.data_dir)
@@ -51,7 +54,8 @@ def main(arguments: list[str]) -> int:
             f"the network knows {_kind(card.classes, card.channels)}, "
             f"{dataset.name} has {_kind(dataset.classes, dataset.channels)}"
         )
-    part = options.split or ("all" if options.data and options.data not in DATASETS else "test")
+    others = options.data and options.data not in DATASETS and not same_place(options.data, trained.name)
+    part = options.split or ("all" if others else "test")
     split = dataset.all() if part == "all" else getattr(dataset, part)
     if not len(split):
         raise UserError(f"{dataset.name} has no {part} images")

@@ -69,7 +69,11 @@ def main(arguments: list[str]) -> int:
     program = exported(deployed, card.channels, card.size)
     images, what = test_images(card, data, options.data_dir, CHECKED)
     if options.format == "onnx":
-        about = {"classes": card.classes, "layers": deployed.layers, "dataset": card.dataset, "range": [0, 1]}
+        about = {"classes": card.classes, "layers": deployed.layers, "dataset": Path(card.dataset).name}
+        about["input"] = (
+            f"{'RGB' if card.channels == 3 else 'grey'} in [0, 1], N×{card.channels}×{card.size}×{card.size}: "
+            "the centre square of an image, resized bilinearly (PIL.ImageOps.fit)"
+        )
         content = onnx_bytes(program, about)
         run = _onnx(content)
     else:

@@ -62,12 +62,16 @@ def main(arguments: list[str]) -> int:
 
 
 def _save(options: argparse.Namespace) -> int:
-    net = _network(options)
-    net.save_pretrained(options.folder)
-    from vpgcnn.hub import FILES
+    from vpgcnn.hub import FILES, own_words
 
+    net = _network(options)
+    kept = own_words(options.folder / "README.md")
+    net.save_pretrained(options.folder)
     for name in FILES:
-        print(f"written: {_sized(options.folder / name)}")  # noqa: T201
+        if name == "README.md" and kept:
+            print(f"kept: {options.folder / name}, which is yours; no page about the network was written")  # noqa: T201
+        else:
+            print(f"written: {_sized(options.folder / name)}")  # noqa: T201
     return 0
 
 

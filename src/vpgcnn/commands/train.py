@@ -51,8 +51,8 @@ def main(arguments: list[str]) -> int:
     default = _default(options, rest)
     config = _config(default, rest)
     out = options.out or Path("runs") / (options.recipe or Path(options.data).stem or "own")
-    if options.data is not None and not options.json:
-        how = f"{config.epochs} epochs in batches of {config.batch_size}"
+    if options.data is not None and not options.json and config.epochs > 0:
+        how = f"{config.epochs} epoch{'s' * (config.epochs != 1)} in batches of {config.batch_size}"
         print(f"{how}, training images augmented by {config.data.augment}")  # noqa: T201
     from vpgcnn.training.loop import Interrupted, train
     from vpgcnn.training.progress import Progress, Quiet
@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> int:
         accuracy = f"test accuracy {test['accuracy']:.2%}" if test["images"] else "no test"
         where = f"epoch {result['epoch']}, {result['parameters']:,} parameters, {result['seconds']:.0f} s"
         print(f"{accuracy} on {test['images']} images ({where})")  # noqa: T201
-        print(f"written to {out}; look at it with: vpgcnn evaluate {out}")  # noqa: T201
+        print(f"written to {out}; look at it with: {shlex.join(['vpgcnn', 'evaluate', str(out)])}")  # noqa: T201
     return 0
 
 
@@ -105,8 +105,6 @@ def _default(options: argparse.Namespace, rest: list[str]) -> TrainConfig:
         config = recipe(options.recipe, options.preset)
         config = config if network is None else replace(config, model=network)
         return replace(config, start=options.start)
-    if any(word in ("-h", "--help") for word in rest):
-        return replace(TrainConfig(), start=options.start)
     from vpgcnn.training.suggest import suggest
 
     given = _given(rest, "--data.size"), _given(rest, "--seed")
@@ -114,7 +112,7 @@ def _default(options: argparse.Namespace, rest: list[str]) -> TrainConfig:
         options.data, choice=options.group or "auto", network=network, size=None if given[0] is None else int(given[0]),
         seed=0 if given[1] is None else int(given[1]),
     )  # fmt: skip
-    if not options.json:
+    if not options.json and not any(word in ("-h", "--help") for word in rest):
         print("\n".join(found.said))  # noqa: T201
     return replace(found.config, start=options.start)
 
@@ -148,6 +146,7 @@ def _config(default: TrainConfig, words: list[str]) -> TrainConfig:
     import tyro
 
     return tyro.cli(
-        TrainConfig, default=default, args=words, prog="vpgcnn train RECIPE", description=HELP,
+        TrainConfig, default=default, args=words, prog="vpgcnn train",
+        description="Settings of this run with their values; `vpgcnn train --help` explains recipes and your own data.",
         config=(tyro.conf.AvoidSubcommands,),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from vpgcnn.training.checkpoint import Card, load_model
 from vpgcnn.training.record import read_record, read_settings
 from vpgcnn.training.run import chosen_weights
 
-__all__ = ["data_of", "fingerprint_of", "load_run", "test_images"]
+__all__ = ["data_of", "fingerprint_of", "load_run", "same_place", "test_images"]
 
 
 def load_run(path: Path) -> tuple[nn.Module, Card, DataConfig]:
@@ -41,6 +41,14 @@ def test_images(card: Card, data: DataConfig, directory: Path | None, count: int
         pass
     noise = torch.rand(count, card.channels, card.size, card.size, generator=torch.Generator().manual_seed(0))
     return noise, f"{count} images of noise (the data of the run are not here)"
+
+
+def same_place(one: str | Path, other: str | Path) -> bool:
+    """Whether two paths are those of the same folder or file."""
+    try:
+        return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError):
+        return False
 
 
 def fingerprint_of(path: Path) -> str | None:

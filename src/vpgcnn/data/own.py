@@ -20,7 +20,7 @@ from vpgcnn.data.base import Dataset, Split, held_out_of_each
 from vpgcnn.data.config import DataConfig
 from vpgcnn.errors import UserError
 
-__all__ = ["class_folders", "decode_image", "image_files", "load_arrays", "load_folder", "read_image"]
+__all__ = ["class_folders", "decode_image", "image_files", "load_arrays", "load_folder", "part_folders", "read_image"]
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
 HIDDEN = (".ipynb_checkpoints", "__MACOSX")
@@ -112,9 +112,7 @@ def load_folder(config: DataConfig, folder: Path) -> Dataset:
     """folder/class/*.png, or folder/train/class/*.png with folder/test/… (and folder/validation/…) beside it."""
     if config.size is not None and config.size < 1:
         raise UserError(f"size must be at least 1 pixel, got {config.size}")
-    parts = {part: folder / part for part in ("train", "validation", "test") if (folder / part).is_dir()}
-    if "train" not in parts:
-        parts = {"": folder}
+    parts = part_folders(folder)
     classes = class_folders(parts.get("train", folder))
     read: dict[str, Split] = {}
     size, channels = config.size, None
@@ -134,7 +132,39 @@ def load_folder(config: DataConfig, folder: Path) -> Dataset:
             images = list(pool.map(_reader(size, channels), [path for path, _ in paths]))
         read[part] = Split(torch.stack(images), torch.tensor([label for _, label in paths]))
     note = f"{sum(map(len, read.values()))} images of {len(classes)} classes at {size}×{size} from {folder}"
-    return _parted(str(folder), classes, read, (note,), config)
+    notes = [note]
+    if "" not in parts:
+        names = ", ".join(where.name for where in parts.values())
+        made = [part for part in ("validation", "test") if part not in parts]
+        notes.append(f"parts: {names}" + (f"; {' and '.join(made)} are taken from train" if made else ""))
+    empty = [path.name for path in sorted(parts.get("train", folder).iterdir()) if _empty(path)]
+    if empty:
+        notes.append(f"no image in {', '.join(empty)}: no class")
+    return _parted(str(folder), classes, read, tuple(notes), config)
+
+
+PARTS = {"train": ("train", "training"), "validation": ("validation", "valid", "val"), "test": ("test", "testing")}
+
+
+def part_folders(folder: Path) -> dict[str, Path]:
+    """The folders of the parts that a folder comes in, by "train", "validation" and "test"; or {"": folder}."""
+    try:
+        inside = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
+    except OSError as error:
+        raise UserError(f"cannot read {folder}: {error.strerror}") from error
+    found = {
+        part: inside[name]
+        for part, names in PARTS.items()
+        for name in names
+        if name in inside and not image_files(inside[name])
+    }
+    return found if "train" in found else {"": folder}
+
+
+def _empty(path: Path) -> bool:
+    """Whether a folder could be a class, if it held an image."""
+    visible = path.is_dir() and not path.name.startswith(".") and path.name not in HIDDEN
+    return visible and not image_files(path) and not any(inner.is_dir() for inner in path.iterdir())
 
 
 def _reader(size: int, channels: int) -> Callable[[Path], Tensor]:
@@ -157,7 +187,11 @@ def class_folders(folder: Path) -> tuple[str, ...]:
         raise UserError(f"cannot read {folder}: {error.strerror}") from error
     names = [name for name in names if image_files(folder / name)]
     if len(names) < 2:
-        raise UserError(f"{folder} needs a folder of images for each of at least 2 classes, found {len(names)}")
+        loose = f", and {len(image_files(folder))} images in none" if image_files(folder) else ""
+        raise UserError(
+            f"{folder} needs a folder of images for each of at least 2 classes ({folder.name}/CLASS/*.jpg), "
+            f"found {len(names)}{loose}"
+        )
     return tuple(names)
 
 

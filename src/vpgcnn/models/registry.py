@@ -27,7 +27,7 @@ from vpgcnn.models.config import (
 from vpgcnn.models.plain import PlainNet
 from vpgcnn.models.se2 import SE2Net
 
-__all__ = ["MODELS", "Entry", "build", "count_parameters", "ordinary", "symmetry"]
+__all__ = ["MODELS", "Entry", "build", "count_parameters", "in_words", "ordinary", "symmetry"]
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,20 @@ def symmetry(config: ModelConfig) -> Literal["none", "rotation", "hue", "both"]:
         return "hue"
     turns = config.group != "t2"
     return ("both" if turns else "hue") if config.hues > 1 else "rotation" if turns else "none"
+
+
+def in_words(config: ModelConfig) -> str:
+    """A network in a few words: its shape, its symmetry, its level."""
+    hues = config.elements if isinstance(config, ColorConfig) else config.hues
+    turns = 1 if isinstance(config, ColorConfig) or config.group == "t2" else config.elements
+    kind = {"se2": "SE(2) network", "plain": "ResNet in plain PyTorch"}.get(config.name, "")
+    if isinstance(config, ColorConfig):
+        kind = "colour ResNet" if config.shape == "resnet" else "colour CNN"
+    parts = [f"{turns} rotations"] * (turns > 1) + [f"{hues} hues"] * (hues > 1)
+    if not parts:
+        return f"{kind} without a group"
+    levels = {"full": "all of them for every image", "learned": "one level for all images"}
+    return f"{kind} on {' × '.join(parts)}, {levels.get(config.level, 'a level for each image')}"
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from vpgcnn.analysis import Kind, apart, marginals, moves_of, observe, read_theta
 from vpgcnn.data import Dataset, load
 from vpgcnn.errors import UserError
-from vpgcnn.levels import Variational
-from vpgcnn.models import Augmented, ColorConfig, symmetry
+from vpgcnn.levels import Variational, layer_of
+from vpgcnn.models import ColorConfig, symmetry
 from vpgcnn.training.checkpoint import Card, load_model
 from vpgcnn.training.config import TrainConfig
 from vpgcnn.training.record import read_settings
@@ -185,8 +185,7 @@ def load_samples(inspector: Inspector, config: TrainConfig | None, directory: Pa
 
 def levels_of(model: nn.Module) -> list[str]:
     """The layers with a level for each image."""
-    network = model.network if isinstance(model, Augmented) else model
-    return [name.removesuffix(".level") for name, part in network.named_modules() if isinstance(part, Variational)]
+    return [layer_of(name) for name, part in model.named_modules() if isinstance(part, Variational)]
 
 
 def _by_turns(labels: Tensor, count: int) -> Tensor:

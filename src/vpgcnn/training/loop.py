@@ -24,7 +24,7 @@ from vpgcnn.analysis import read_weights
 from vpgcnn.data import Dataset, Split, load
 from vpgcnn.errors import NotFiniteError, UserError
 from vpgcnn.levels import tell_progress
-from vpgcnn.models import Policy, count_parameters
+from vpgcnn.models import Policy, count_parameters, in_words
 from vpgcnn.norm import synchronise
 from vpgcnn.objective import Band, DualWeight, Elbo, KlSchedule, log_shares
 from vpgcnn.processes import across
@@ -203,6 +203,7 @@ class _Training:
             self.progress.say(said)
         check_size(model, self.card)
         self.parameters = count_parameters(model)
+        self.progress.say(f"network: {in_words(config.model)}, {self.parameters:,} parameters")
         if self.accelerator.num_processes > 1:
             synchronise(model)
         groups = parts_of(model)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vpgcnn.analysis import Evidence, Kind, circle_picture, evidence
 from vpgcnn.data import DataConfig, load
-from vpgcnn.data.own import read_image
+from vpgcnn.data.own import part_folders, read_image
 from vpgcnn.data.stream import ImageFolder
 from vpgcnn.errors import UserError
 from vpgcnn.models import ModelConfig, PlainConfig, SE2Config, symmetry
@@ -29,6 +29,8 @@ LOOKED_AT = 600
 """Images that are asked what they say of hue and rotation."""
 TAIL = 3.0
 """From this ratio of the largest to the smallest class on, small classes count as much as large ones."""
+FEW = 30
+"""Images held out, below which a warning is given."""
 STEPS, FEWEST, MOST = 1200, 10, 80
 """Steps of a training, and epochs at least and at most."""
 NETWORKS: dict[str, ModelConfig] = {
@@ -56,6 +58,8 @@ def suggest(
     choice: the symmetry to build in, or auto: the one that, as the images themselves say, tells least of the class.
     network: one that is given instead. size: of the images, else that of most of them, within bounds.
     """
+    if not path.exists():
+        raise UserError(f"there is no folder or file {path}")
     look = _look(path, size, seed)
     said = [f"{look.count} images of {len(look.counts)} classes, {look.size} × {look.size} pixels"]
     found = {kind: evidence(circle_picture(look.images, kind), look.labels) for kind in look.kinds}
@@ -63,8 +67,9 @@ def suggest(
     if network is not None:
         picked: Choice = symmetry(network)
     elif choice == "auto":
-        picked = _least(found)
-        said.append(f"chosen: {picked}, which tells least of the class (--group takes another)")
+        least: Kind = min(found, key=lambda kind: found[kind].share)  # hue before rotation where they are alike
+        picked = least
+        said.append(_choice(least, found))
     else:
         picked = choice
     if picked in ("hue", "both") and "hue" not in look.kinds and network is None:
@@ -76,12 +81,15 @@ def suggest(
             f"classes have {min(look.counts)} to {max(look.counts)} images: small ones count as much as large ones "
             "(--objective.balance 0: as they are)"
         )
+    held = round(look.count * look.share_out)
+    if held < FEW:
+        said.append(f"only {held} images are left for validation and test: what they say is rough")
     training = max(1, int(look.count * (1 - look.share_out)))
     batch = next(size for size in (64, 32, 16, 8, 4, 2, 1) if size <= max(1, training // 4))
     epochs = min(MOST, max(FEWEST, round(STEPS / max(1, training // batch))))
-    photographs = look.size >= 48
+    augment: Literal["resized-crop", "shift"] = "resized-crop" if look.size >= 48 else "shift"
     config = TrainConfig(
-        data=DataConfig(name=str(path), size=look.size, seed=seed, augment="resized-crop" if photographs else "shift"),
+        data=DataConfig(name=str(path.resolve()), size=look.size, seed=seed, augment=augment),
         model=model,
         objective=ObjectiveConfig(start=0.01, peak=0.01, balance=1.0 if ratio >= TAIL else 0.0),
         network=OptimiserConfig("adam", 1e-3, 1e-5),
@@ -119,8 +127,9 @@ def _look(path: Path, size: int | None, seed: int) -> _Look:
         counts = [int(count) for count in torch.bincount(whole.labels) if count]
         share_out = 1 - (1 - defaults.test) * (1 - defaults.validation)
         return _Look(whole.images[order].float() / 255, whole.labels[order], counts, whole.images.shape[-1], share_out)
-    parted = (path / "train").is_dir()
-    listed = ImageFolder.open(path / "train" if parted else path)
+    parts = part_folders(path)
+    parted = "train" in parts
+    listed = ImageFolder.open(parts.get("train", path))
     counts = list(Counter(listed.labels).values())
     some = ImageFolder.open(listed.folder, limit=min(LOOKED_AT, len(listed)), seed=seed)
     sides = [min(read_image(name).shape[-2:]) for name in some.paths[:: max(1, len(some) // 20)]]
@@ -142,9 +151,16 @@ def _sentence(kind: Kind, found: Evidence) -> str:
     )
 
 
-def _least(found: dict[Kind, Evidence]) -> Choice:
-    """The symmetry by whose place on the circle least is told; hue before rotation where they are alike."""
-    return min(found, key=lambda kind: found[kind].share)
+def _choice(picked: Kind, found: dict[Kind, Evidence]) -> str:
+    """Why this symmetry."""
+    if len(found) == 1:
+        return f"chosen: {picked}, as there are no colours (--group none: an ordinary network)"
+    if all(witness.matters() is None for witness in found.values()):
+        return f"chosen: {picked}, but there are too few images to say (--group takes another)"
+    lost = ", ".join(f"{kind} {witness.share:.0%}" for kind, witness in found.items())
+    return (
+        f"chosen: {picked}, without which neighbours lose least of what they know beyond chance ({lost}; see --group)"
+    )
 
 
 def _fitted(config: ModelConfig, size: int) -> ModelConfig:
