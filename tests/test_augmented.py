@@ -175,7 +175,7 @@ def test_levels_behind_an_augmentation_are_read_once_for_each_image() -> None:
     model = augmented(network, AugmenterConfig("image", "hue", samples=4), 3)
     found = read_theta(model, torch.rand(6, 3, 28, 28))
     assert {name: theta.shape for name, theta in found.items()} == {
-        "network.conv6": (6, 1), "network.conv7": (6, 1), "ranges": (6, 1)
+        "conv6": (6, 1), "conv7": (6, 1), "ranges": (6, 1)
     }  # fmt: skip
 
 

@@ -498,7 +498,7 @@ def test_configurations_survive_json(config: TrainConfig) -> None:
         ({"precision": "int8"}, "precision is one of no, bf16, fp16, got 'int8'"),
         ({"model": 3}, "model must hold fields"),
         ({"model": {"widths": ["a"]}}, "model.widths must be int"),
-        ({"model": {"name": "vit"}}, "model.name is one of se2, color, got 'vit'"),
+        ({"model": {"name": "vit"}}, "model.name is one of se2, color, plain, got 'vit'"),
         ({"model": {"name": "color", "widths": [1]}}, "model has no field 'widths'"),
     ],
 )
