@@ -204,7 +204,7 @@ def test_a_folder_with_a_test_part_of_its_own(tmp_path: Path) -> None:
 
 def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="at least 2 classes .*found 0"):
+    with pytest.raises(UserError, match=r"at least 2 classes .*found 0"):
         load(DataConfig(name=str(tmp_path / "empty")))
     folder = photos(tmp_path / "photos")
     (folder / ".ipynb_checkpoints").mkdir()

@@ -65,16 +65,16 @@ TURN_HUE = """\
 circle tells the digits that are free in it from those that are not (in brackets the lower of the two values among
 digits that are alike in the other symmetry). "At the mean θ": levels the same for all images, "at θ = 1": all of both
 groups, at the test. How the settings were found: three tries on the 5,000 embedded digits (seed 0, their test digits).
-With the settings of MNIST67-180 (windows begin at 0.9, levels learn at 0.01) θ of hue stays at 1 for all digits; from 0.5
-at a constant λ of 0.03 hue is right (AUROC 0.99) and rotation is not (0.48); from 0.5 with the λ of MNIST67-180 and a rate
-of 0.003 both are (0.89 and 1.00), which is what was kept. The rows here are of other digits, all of MNIST, run once.\
+With the settings of MNIST67-180 (windows begin at 0.9, levels learn at 0.01) θ of hue stays at 1 for all digits; from
+0.5 at a constant λ of 0.03 hue is right (AUROC 0.99) and rotation is not (0.48); from 0.5 with the λ of MNIST67-180 and
+a rate of 0.003 both are (0.89 and 1.00), which was kept. The rows here are of MNIST's own parts, run once.\
 """
 CONVERT = """\
 An ordinary ResNet18 in plain PyTorch is trained first (plain, 60 epochs). All others begin with its weights and are
 trained for 20 epochs more at a third of the learning rate: as it is (plain-tuned), with random hue shifts
 (plain-jitter), converted to three hues with all of them in use at once (hue3-full), with one window for all images
 (hue3-learned) or one for each (hue3-vp), both of which begin at the identity alone and so with the same logits. "Over
-hue shifts" and the other columns are as for Flowers102. Windows that begin closed stay closed here: two other settings were
-tried for hue3-vp (λ of 0.1, and of 0.3 falling to 0.01, levels learning at 0.01), with validation accuracies of 44.6 and
-44.7 % beside 44.2 %, a higher NLL (2.83 and 2.84 beside 2.76), and windows that closed again.\
+hue shifts" and the other columns are as for Flowers102. Windows that begin closed stay closed here: two other settings
+were tried for hue3-vp (λ of 0.1, and of 0.3 falling to 0.01, levels learning at 0.01), with validation accuracies of
+44.6 and 44.7 % beside 44.2 %, a higher NLL (2.83 and 2.84 beside 2.76), and windows that closed again.\
 """
