@@ -74,7 +74,7 @@ def test_every_setting_is_listed_with_its_value() -> None:
         assert words in result.stdout
 
 
-def test_evaluate_says_accuracy_and_levels(trained: Path) -> None:
+def test_evaluate_says_accuracy_and_levels(trained: Path, tmp_path: Path) -> None:
     result = vpgcnn("evaluate", trained / "run")
     assert result.returncode == 0, result.stderr
     assert "accuracy" in result.stdout
@@ -82,8 +82,12 @@ def test_evaluate_says_accuracy_and_levels(trained: Path) -> None:
     data = json.loads(vpgcnn("evaluate", trained / "run", "--split", "validation", "--json").stdout)
     assert data["split"] == "validation"
     assert set(data["theta"]["last"]) <= {"bright", "dark"}
-    again = vpgcnn("evaluate", trained / "run" / "best.safetensors", "--data", trained / "photos", "--json")
-    assert json.loads(again.stdout)["images"] == 60  # all of a folder that is given
+    weights = trained / "run" / "best.safetensors"
+    again = vpgcnn("evaluate", weights, "--data", trained / "photos", "--json")
+    assert json.loads(again.stdout)["images"] == 9  # those that it was not trained on
+    shutil.copytree(trained / "photos", tmp_path / "others")
+    others = vpgcnn("evaluate", weights, "--data", tmp_path / "others", "--json")
+    assert json.loads(others.stdout)["images"] == 60  # all of another folder
 
 
 def test_evaluate_refuses_other_data_than_those_of_the_run(trained: Path, tmp_path: Path) -> None:

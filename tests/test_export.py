@@ -40,8 +40,8 @@ NETWORKS = {
 }
 
 
-NETWORKS["plain-full"] = PlainConfig(width=4), "flowers102"
-NETWORKS["plain-to-hues-variational"] = PlainConfig(width=4, hues=3, level="variational"), "flowers102"
+NETWORKS["plain-full"] = PlainConfig(width=4, depths=(1, 1)), "flowers102"
+NETWORKS["plain-to-hues-variational"] = PlainConfig(width=4, depths=(1, 1), hues=3, level="variational"), "flowers102"
 
 
 def made(name: str) -> tuple[torch.nn.Module, int, int]:

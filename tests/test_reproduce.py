@@ -69,7 +69,7 @@ def shrunk(config: TrainConfig) -> TrainConfig:
     if isinstance(model, SE2Config):
         model = replace(model, widths=(2,) * len(model.widths), hidden=4)
     elif isinstance(model, PlainConfig):
-        model = replace(model, width=2)
+        model = replace(model, width=2, depths=(1, 1))
     else:
         model = replace(model, width=6 if model.shape == "resnet" else 2)
     augmenter = replace(config.augmenter, width=2, search=1, samples=min(2, config.augmenter.samples))

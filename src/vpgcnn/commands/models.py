@@ -12,14 +12,12 @@ def main(arguments: list[str]) -> int:
     command = parser("models", "Networks, with the number of parameters that each level gives them.")
     command.add_argument("--json", action="store_true", help="as JSON")
     options = command.parse_args(arguments)
-    from vpgcnn.models import MODELS, ColorConfig, build, count_parameters, ordinary
+    from vpgcnn.models import MODELS, build, count_parameters, elements_of, ordinary
 
     counts: dict[str, dict[str, object]] = {}
     for name, entry in MODELS.items():
-        config = entry.config
-        hues = config.elements if isinstance(config, ColorConfig) else config.hues
-        turns = 1 if isinstance(config, ColorConfig) or config.group == "t2" else config.elements
-        row: dict[str, object] = {"about": entry.about, "elements": hues * turns}
+        turns, hues = elements_of(entry.config)
+        row: dict[str, object] = {"about": entry.about, "elements": turns * hues}
         row["t2"] = count_parameters(build(ordinary(entry.config), entry.in_channels, entry.classes))
         for level in ("full", "learned", "variational"):
             chosen = replace(entry.config, level=level)

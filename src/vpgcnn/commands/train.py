@@ -147,6 +147,7 @@ def _config(default: TrainConfig, words: list[str]) -> TrainConfig:
 
     return tyro.cli(
         TrainConfig, default=default, args=words, prog="vpgcnn train",
-        description="Settings of this run with their values; `vpgcnn train --help` explains recipes and your own data.",
+        description="Settings of this run with their values. Besides: --preset, --out, --resume, --json, --network and "
+        "--start, which `vpgcnn train --help` explains.",
         config=(tyro.conf.AvoidSubcommands,),
     )  # fmt: skip

@@ -28,7 +28,7 @@ from vpgcnn.data import Dataset
 from vpgcnn.experiments.photographs import spread
 from vpgcnn.hsv import shift_hue
 from vpgcnn.levels import Variational
-from vpgcnn.models import ColorConfig, ModelConfig
+from vpgcnn.models import elements_of
 from vpgcnn.training.checkpoint import Card
 from vpgcnn.training.progress import Quiet
 
@@ -95,7 +95,7 @@ def measure_colors(model: nn.Module, card: Card, dataset: Dataset, progress: Qui
         row[f"shifted_{kind}"] = [round(value, 5) for value in share.tolist()]
         row[f"confidence_{kind}"] = _by_class(moved, labels[some], len(dataset.classes))
         if kind == "linear":
-            row["invariance_error"] = _errors(moved, labels[some], len(dataset.classes), _hues(card.model))
+            row["invariance_error"] = _errors(moved, labels[some], len(dataset.classes), elements_of(card.model)[1])
     row["examples"] = []
     for name in SHOWN.get(dataset.name, ()):
         label = dataset.classes.index(name)
@@ -107,11 +107,6 @@ def measure_colors(model: nn.Module, card: Card, dataset: Dataset, progress: Qui
         for layer, values in theta.items()
     }
     return row
-
-
-def _hues(config: ModelConfig) -> int:
-    """How many hue shifts a network is made for."""
-    return config.elements if isinstance(config, ColorConfig) else config.hues
 
 
 def _pixels(images: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from vpgcnn.models.color import ColorCNN, ColorResNet
 from vpgcnn.models.config import AugmenterConfig, ColorConfig, ModelConfig, PlainConfig, SE2Config
 from vpgcnn.models.plain import PlainNet
 from vpgcnn.models.policy import Policy
-from vpgcnn.models.registry import MODELS, build, count_parameters, in_words, ordinary, symmetry
+from vpgcnn.models.registry import MODELS, build, count_parameters, elements_of, in_words, ordinary, symmetry
 from vpgcnn.models.se2 import SE2Net
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "augmented",
     "build",
     "count_parameters",
+    "elements_of",
     "in_words",
     "moving_group",
     "ordinary",

@@ -27,7 +27,7 @@ from vpgcnn.models.config import (
 from vpgcnn.models.plain import PlainNet
 from vpgcnn.models.se2 import SE2Net
 
-__all__ = ["MODELS", "Entry", "build", "count_parameters", "in_words", "ordinary", "symmetry"]
+__all__ = ["MODELS", "Entry", "build", "count_parameters", "elements_of", "in_words", "ordinary", "symmetry"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def build(config: ModelConfig, in_channels: int, classes: int) -> nn.Module:
     """A network with random weights: images `(B, in_channels, H, W)` → `Prediction`."""
     if in_channels < 1 or classes < 2:
         raise UserError(f"a network needs channels and at least 2 classes, got {in_channels} and {classes}")
-    if (config.elements if isinstance(config, ColorConfig) else config.hues) > 1 and in_channels != 3:
+    if elements_of(config)[1] > 1 and in_channels != 3:
         without = "elements 1 with level full is the ordinary network" if isinstance(config, ColorConfig) else "hues 1"
         raise UserError(f"hues need colour images, got {in_channels} channel: {without}")
     try:
@@ -94,10 +94,16 @@ def symmetry(config: ModelConfig) -> Literal["none", "rotation", "hue", "both"]:
     return ("both" if turns else "hue") if config.hues > 1 else "rotation" if turns else "none"
 
 
+def elements_of(config: ModelConfig) -> tuple[int, int]:
+    """How many rotations and how many hues a network computes; 1 of what it does not have."""
+    if isinstance(config, ColorConfig):
+        return 1, config.elements
+    return 1 if config.group == "t2" else config.elements, config.hues
+
+
 def in_words(config: ModelConfig) -> str:
     """A network in a few words: its shape, its symmetry, its level."""
-    hues = config.elements if isinstance(config, ColorConfig) else config.hues
-    turns = 1 if isinstance(config, ColorConfig) or config.group == "t2" else config.elements
+    turns, hues = elements_of(config)
     kind = {"se2": "SE(2) network", "plain": "ResNet in plain PyTorch"}.get(config.name, "")
     if isinstance(config, ColorConfig):
         kind = "colour ResNet" if config.shape == "resnet" else "colour CNN"

@@ -15,7 +15,7 @@ from vpgcnn.analysis import Kind, apart, marginals, moves_of, observe, read_thet
 from vpgcnn.data import Dataset, load
 from vpgcnn.errors import UserError
 from vpgcnn.levels import Variational, layer_of
-from vpgcnn.models import ColorConfig, symmetry
+from vpgcnn.models import elements_of, symmetry
 from vpgcnn.training.checkpoint import Card, load_model
 from vpgcnn.training.config import TrainConfig
 from vpgcnn.training.record import read_settings
@@ -78,9 +78,8 @@ def open_networks(paths: Sequence[Path], device: torch.device) -> tuple[list[Net
             name += "′"
         known = {"variational": "a level for each image", "learned": "one level for all images"}
         about = known.get(card.model.level, "full group")
-        elements = card.model.elements if isinstance(card.model, ColorConfig) else 0
         found = symmetry(card.model)
-        if found == "none" or elements == 1:
+        if elements_of(card.model) == (1, 1):
             about = "ordinary network"
         # An ordinary network is looked at as the others are; rotations of a product come first.
         kind: Kind = "hue" if found == "hue" else "rotation"
