@@ -14,8 +14,9 @@ from torch import Tensor
 from vpgcnn import Product, cli
 from vpgcnn.analysis import all_of_the_group, apart, marginals, observe, read_theta, read_weights
 from vpgcnn.data import DataConfig, Split, load
+from vpgcnn.data.colormnist import COLORS
 from vpgcnn.data.files import VARIABLE
-from vpgcnn.data.product import CLASSES, COLORS, KINDS
+from vpgcnn.data.product import CLASSES, KINDS
 from vpgcnn.errors import UserError
 from vpgcnn.groups import SO2, Hue
 from vpgcnn.levels import Variational

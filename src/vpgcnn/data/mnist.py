@@ -6,6 +6,7 @@ import gzip
 import importlib.util
 import struct
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from vpgcnn.data.config import DataConfig
 from vpgcnn.data.files import PublishedFile
 from vpgcnn.errors import UserError
 
-__all__ = ["FILES", "digits", "load_mnist", "load_mnist67", "read_idx"]
+__all__ = ["FILES", "digits", "digits_apart", "load_mnist", "load_mnist67", "read_idx"]
 
 _MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
 FILES = [
@@ -81,6 +82,27 @@ def _embedded() -> Split:
         table = np.loadtxt(stream, delimiter=",", dtype=np.uint8)
     pixels, labels = table[:, :-1], table[:, -1]
     return Split(torch.from_numpy(pixels.reshape(-1, 1, 28, 28)), torch.from_numpy(labels.astype(np.int64)))
+
+
+def digits_apart(config: DataConfig, root: Path, wanted: Iterable[int]) -> tuple[list[dict[int, Tensor]], str]:
+    """Images of some digits, digit by digit, for training, validation and test; and where they come from.
+
+    No digit is in two parts, whatever is made of it afterwards. A fifth of the embedded ones is the test.
+    """
+    train, test, note = digits(root, config.source)
+    base = {digit: train.images[train.labels == digit] for digit in wanted}
+    held = {}
+    for digit, images in base.items():
+        if test is None:
+            stay, out = held_out(len(images), 0.2, config.seed)
+            base[digit], held[digit] = images[stay], images[out]
+        else:
+            held[digit] = test.images[test.labels == digit]
+    inside, outside = {}, {}
+    for digit, images in base.items():
+        stay, out = held_out(len(images), config.validation, config.seed)
+        inside[digit], outside[digit] = images[stay], images[out]
+    return [inside, outside, held], note
 
 
 def load_mnist(config: DataConfig, root: Path) -> Dataset:

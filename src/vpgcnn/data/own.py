@@ -20,7 +20,16 @@ from vpgcnn.data.base import Dataset, Split, held_out_of_each
 from vpgcnn.data.config import DataConfig
 from vpgcnn.errors import UserError
 
-__all__ = ["class_folders", "decode_image", "image_files", "load_arrays", "load_folder", "part_folders", "read_image"]
+__all__ = [
+    "class_folders",
+    "decode_image",
+    "image_files",
+    "load_arrays",
+    "load_folder",
+    "part_folders",
+    "parts_in",
+    "read_image",
+]
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
 HIDDEN = (".ipynb_checkpoints", "__MACOSX")
@@ -147,18 +156,23 @@ PARTS = {"train": ("train", "training"), "validation": ("validation", "valid", "
 
 
 def part_folders(folder: Path) -> dict[str, Path]:
-    """The folders of the parts that a folder comes in, by "train", "validation" and "test"; or {"": folder}."""
+    """The folders of the parts that a folder comes in to be trained on; {"": folder} where it has no part "train"."""
+    found = parts_in(folder)
+    return found if "train" in found else {"": folder}
+
+
+def parts_in(folder: Path) -> dict[str, Path]:
+    """The parts "train", "validation" and "test" that a folder holds, under whichever of their usual names."""
     try:
         inside = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
     except OSError as error:
         raise UserError(f"cannot read {folder}: {error.strerror}") from error
-    found = {
+    return {
         part: inside[name]
         for part, names in PARTS.items()
         for name in names
         if name in inside and not image_files(inside[name])
     }
-    return found if "train" in found else {"": folder}
 
 
 def _empty(path: Path) -> bool:

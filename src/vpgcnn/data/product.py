@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vpgcnn.data.base import Dataset, Split, held_out, seeded
+from vpgcnn.data.base import Dataset, Split, seeded
+from vpgcnn.data.colormnist import COLORS
 from vpgcnn.data.config import DataConfig
-from vpgcnn.data.mnist import digits
+from vpgcnn.data.mnist import digits_apart
 from vpgcnn.errors import UserError
 
 __all__ = ["CLASSES", "KINDS", "load_product"]
 
-COLORS = ("red", "green", "blue")
 KINDS = {3: (True, True), 7: (True, False), 6: (False, True), 4: (False, False)}
 """Of each digit: whether it may be turned by 180°, and whether it may have any colour, before its class is another."""
 
@@ -35,21 +35,10 @@ def load_product(config: DataConfig, root: Path) -> Dataset:
     another class. Of a 4 both count. So every mixture of the two symmetries occurs, and knowing one of them says
     nothing of the other. Every digit is there twice, upright and turned, each time in a colour by chance.
     """
-    train, test, note = digits(root, config.source)
-    base = {digit: train.images[train.labels == digit] for digit in KINDS}
-    if test is None:
-        parts = {digit: held_out(len(images), 0.2, config.seed) for digit, images in base.items()}
-        held = {digit: base[digit][out] for digit, (_, out) in parts.items()}
-        base = {digit: base[digit][stay] for digit, (stay, _) in parts.items()}
-    else:
-        held = {digit: test.images[test.labels == digit] for digit in KINDS}
-    inside, outside = {}, {}
-    for digit, images in base.items():
-        stay, out = held_out(len(images), config.validation, config.seed)
-        inside[digit], outside[digit] = images[stay], images[out]
-    if min(len(images) for part in (inside, held) for images in part.values()) < 1:
+    parts, note = digits_apart(config, root, KINDS)
+    if min(len(images) for part in (parts[0], parts[2]) for images in part.values()) < 1:
         raise UserError("mnist-turn-hue needs a digit of each kind in every part")
-    made = [_made(part, config.seed + place) for place, part in enumerate((inside, outside, held))]
+    made = [_made(part, config.seed + place) for place, part in enumerate(parts)]
     return Dataset("mnist-turn-hue", CLASSES, made[0], made[1], made[2], (note,))
 
 

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vpgcnn.data.base import Dataset, Split, held_out, seeded
+from vpgcnn.data.base import Dataset, Split, seeded
 from vpgcnn.data.config import DataConfig
-from vpgcnn.data.mnist import digits
+from vpgcnn.data.mnist import digits_apart
 from vpgcnn.errors import UserError
 from vpgcnn.groups import SO2
 
@@ -33,23 +33,11 @@ def load_ranges(config: DataConfig, root: Path) -> Dataset:
     only answer without a preference. The size and the digit are independent: a level that is right must look
     at the image, and not at which digit it is.
     """
-    train, test, note = digits(root, config.source)
-    base = [train.images[train.labels == digit] for digit in DIGITS]
-    if test is None:
-        parts = [held_out(len(images), 0.2, config.seed) for images in base]
-        held = [images[out] for images, (_, out) in zip(base, parts, strict=True)]
-        base = [images[stay] for images, (stay, _) in zip(base, parts, strict=True)]
-    else:
-        held = [test.images[test.labels == digit] for digit in DIGITS]
-    inside, outside = [], []
-    for images in base:
-        stay, out = held_out(len(images), config.validation, config.seed)
-        inside.append(images[stay])
-        outside.append(images[out])
-    if min(len(images) for images in (*inside, *held)) < len(KINDS):
+    parts, note = digits_apart(config, root, DIGITS)
+    if min(len(images) for part in (parts[0], parts[2]) for images in part.values()) < len(KINDS):
         raise UserError("mnist-ranges needs a digit of each size in every part")
     classes = tuple(name for digit in DIGITS for name in (str(digit), f"{digit} turned"))
-    made = [_made(images, config.seed + place) for place, images in enumerate((inside, outside, held))]
+    made = [_made(list(part.values()), config.seed + place) for place, part in enumerate(parts)]
     return Dataset("mnist-ranges", classes, made[0], made[1], made[2], (note,))
 
 

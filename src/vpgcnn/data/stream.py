@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vpgcnn.data.base import seeded
-from vpgcnn.data.own import class_folders, image_files, read_image
+from vpgcnn.data.own import class_folders, image_files, parts_in, read_image
 from vpgcnn.errors import UserError
 
 __all__ = ["Batch", "ImageFolder", "readable"]
@@ -52,8 +52,8 @@ class ImageFolder:
             raise UserError(f"limit must be at least 1, got {limit}")
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
-        parts = [folder / part for part in ("test", "validation", "val") if (folder / part).is_dir()]
-        chosen = parts[0] if parts else folder
+        parts = parts_in(folder)
+        chosen = parts.get("test", parts.get("validation", folder))
         classes = class_folders(chosen)
         listed = [(path, label) for label, name in enumerate(classes) for path in image_files(chosen / name)]
         if limit is not None and limit < len(listed):

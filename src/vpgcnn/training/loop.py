@@ -197,8 +197,9 @@ class _Training:
             raise UserError(f"there are no validation images to select by {config.select}: --select last does without")
         self.fingerprint = self.data.fingerprint()
         torch.manual_seed(seed_of(config.seed, "weights"))
-        model = self.card.build()
-        if config.start is not None:
+        if config.start is None:
+            model = self.card.build()
+        else:
             model, said = started(self.card, chosen_weights(config.start))
             self.progress.say(said)
         check_size(model, self.card)
