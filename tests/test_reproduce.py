@@ -15,7 +15,7 @@ import torch
 from vpgcnn.data import Dataset, Split
 from vpgcnn.data.config import DataConfig
 from vpgcnn.data.flowers import CLASSES
-from vpgcnn.data.product import CLASSES as TURN_HUE
+from vpgcnn.data.turn_hue import CLASSES as TURN_HUE
 from vpgcnn.errors import UserError
 from vpgcnn.experiments import claims, cost, registry, runner
 from vpgcnn.experiments.base import Experiment, markdown

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from vpgcnn.data import cifar, colormnist, flowers, mnist, own, product, ranges
+from vpgcnn.data import cifar, colormnist, flowers, mnist, own, ranges, turn_hue
 from vpgcnn.data.base import Dataset
 from vpgcnn.data.config import DataConfig
 from vpgcnn.data.files import Archive, PublishedFile, data_directory
@@ -34,7 +34,7 @@ DATASETS = {
         ranges.load_ranges, mnist.FILES, None, "4s and 7s in three sizes: the size says how far one may be turned"
     ),
     "mnist-turn-hue": Entry(
-        product.load_product, mnist.FILES, None, "digits in colour: some may be turned, some may change hue, or both"
+        turn_hue.load_turn_hue, mnist.FILES, None, "digits in colour: some may be turned, some may change hue, or both"
     ),
     "colormnist-lt": Entry(
         colormnist.load_long_tailed, mnist.FILES, None, "digits in red, green and blue, 30 classes of 1 to 150 images"

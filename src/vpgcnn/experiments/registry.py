@@ -26,9 +26,9 @@ from vpgcnn.experiments.digits import measure_digits, table_digits
 from vpgcnn.experiments.notes import COLORMNIST, CONVERT, COST, DIGITS, FLOWERS, RANGES, STABILITY, TURN_HUE, WITNESS
 from vpgcnn.experiments.photographs import measure_photographs, table_photographs
 from vpgcnn.experiments.principle import LAMBDAS, arm_of, chart_principle, measure_principle, table_principle
-from vpgcnn.experiments.product import chart_product, measure_product, table_product
 from vpgcnn.experiments.ranges import chart_ranges, measure_ranges, table_ranges
 from vpgcnn.experiments.stability import chart_stability, follow, measure_nothing, table_stability
+from vpgcnn.experiments.turn_hue import chart_turn_hue, measure_turn_hue, table_turn_hue
 from vpgcnn.experiments.views import (
     ADAAUG,
     COLOR,
@@ -241,11 +241,11 @@ EXPERIMENTS = {
         "mnist-turn-hue",
         {"variational": VARIATIONAL, "learned": LEARNED, "full": FULL, "t2": T2},
         (0, 1, 2),
-        measure_product,
-        table_product,
+        measure_turn_hue,
+        table_turn_hue,
         {"cpu": "fig-turn-hue", "paper": "fig-turn-hue-paper"},
         fewer={"learned": (0,), "full": (0,), "t2": (0,)},
-        chart=chart_product,
+        chart=chart_turn_hue,
         notes={"cpu": TURN_HUE},
     ),
     "fig-principle": Experiment(

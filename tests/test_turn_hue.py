@@ -16,7 +16,7 @@ from vpgcnn.analysis import all_of_the_group, apart, marginals, observe, read_th
 from vpgcnn.data import DataConfig, Split, load
 from vpgcnn.data.colormnist import COLORS
 from vpgcnn.data.files import VARIABLE
-from vpgcnn.data.product import CLASSES, KINDS
+from vpgcnn.data.turn_hue import CLASSES, KINDS
 from vpgcnn.errors import UserError
 from vpgcnn.groups import SO2, Hue
 from vpgcnn.levels import Variational

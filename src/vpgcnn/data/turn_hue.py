@@ -13,7 +13,7 @@ from vpgcnn.data.config import DataConfig
 from vpgcnn.data.mnist import digits_apart
 from vpgcnn.errors import UserError
 
-__all__ = ["CLASSES", "KINDS", "load_product"]
+__all__ = ["CLASSES", "KINDS", "load_turn_hue"]
 
 KINDS = {3: (True, True), 7: (True, False), 6: (False, True), 4: (False, False)}
 """Of each digit: whether it may be turned by 180°, and whether it may have any colour, before its class is another."""
@@ -28,7 +28,7 @@ CLASSES = tuple(name for digit, (turns, hues) in KINDS.items() for name in _name
 """One of the 3s; three of the 7s, by colour; two of the 6s, by their way up; six of the 4s, by both."""
 
 
-def load_product(config: DataConfig, root: Path) -> Dataset:
+def load_turn_hue(config: DataConfig, root: Path) -> Dataset:
     """3s, 4s, 6s and 7s in red, green or blue, upright and turned by 180°.
 
     A 3 is a 3. A 7 is one however it is turned, but a red 7 is no blue one. A 6 is one in any colour, but turned it is

@@ -9,13 +9,13 @@ from torch import nn
 
 from vpgcnn.analysis import all_of_the_group, apart, auroc, read_theta, same_for_all
 from vpgcnn.data import Dataset
-from vpgcnn.data.product import KINDS
+from vpgcnn.data.turn_hue import KINDS
 from vpgcnn.experiments.base import Row, markdown
 from vpgcnn.report.chart import BarPanel, Bars, Chart, up_to
 from vpgcnn.training.checkpoint import Card
 from vpgcnn.training.progress import Quiet
 
-__all__ = ["chart_product", "measure_product", "table_product"]
+__all__ = ["chart_turn_hue", "measure_turn_hue", "table_turn_hue"]
 
 CIRCLES = ("rotation", "hue")
 
@@ -29,7 +29,7 @@ def _accuracy(model: nn.Module, card: Card, dataset: Dataset) -> float:
     return round(right / len(dataset.test), 4)
 
 
-def measure_product(model: nn.Module, card: Card, dataset: Dataset, _: Quiet) -> Row:
+def measure_turn_hue(model: nn.Module, card: Card, dataset: Dataset, _: Quiet) -> Row:
     """θ of both circles at the last layer with a level, by digit, and how well it tells free digits from bound ones."""
     truth = dataset.test.reach
     assert truth is not None
@@ -68,7 +68,7 @@ def _spread(values: torch.Tensor) -> list[float]:
     return [round(float(values.mean()), 4), round(float(values.std()), 4)]
 
 
-def table_product(rows: list[Row]) -> str:
+def table_turn_hue(rows: list[Row]) -> str:
     """One line for each arm and seed."""
     heads = ["arm", "seed", "test accuracy"]
     heads += [f"θ of {circle}: {_kinds()}" for circle in CIRCLES]
@@ -94,7 +94,7 @@ def _kinds() -> str:
     return ", ".join(f"{digit}s" for digit in KINDS)
 
 
-def chart_product(rows: list[Row]) -> Chart:
+def chart_turn_hue(rows: list[Row]) -> Chart:
     """The window of each circle for each digit: from 0 to θ, mean over seeds."""
     own = [row for row in rows if row["arm"] == "variational" and "theta" in row]
     panels = []
