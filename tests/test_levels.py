@@ -29,7 +29,8 @@ families = pytest.mark.parametrize(("group", "points", "level"), FAMILIES.values
 
 @pytest.mark.parametrize("group", GROUPS, ids=name)
 @pytest.mark.parametrize("weighted", [False, True])
-def test_theta_is_invariant(double: None, group: Group, weighted: bool) -> None:
+@pytest.mark.parametrize("hidden", [None, 3], ids=["as-wide", "lighter"])
+def test_theta_is_invariant(double: None, group: Group, weighted: bool, hidden: int | None) -> None:
     """θ(L_g f) = θ(f), for features with and without weights. Quarter turns for the continuous groups."""
     points = None if group.order else 4
     feature = random_feature(group, points, size=6)
@@ -38,7 +39,7 @@ def test_theta_is_invariant(double: None, group: Group, weighted: bool) -> None:
         weights[:, -1] = 0
         weights[:, 0] += 0.1
         feature = replace(feature, weights=weights / weights.sum(1, keepdim=True))
-    encoder = InvariantEncoder(group, 4, torch.tensor([0.5]))
+    encoder = InvariantEncoder(group, 4, torch.tensor([0.5]), hidden)
     nn.init.normal_(encoder.linear.weight)
     answer = encoder(feature)
     assert answer.std() > 1e-6  # it looks at the image
@@ -71,6 +72,14 @@ def test_the_encoder_is_as_light_as_the_papers() -> None:
     # Colour ResNet18, all five convolutions of the last stage and the lift: 14.14 M − 11.39 M in the paper's code.
     extra = 2 * count(Hue(3), 221) + 3 * count(Hue(3), 443) + count(Hue(3), 55)
     assert extra == pytest.approx(2.75e6, rel=0.01)
+
+
+def test_the_encoder_can_be_lighter() -> None:
+    """`hidden` channels instead of the layer's: 3C·h + h² numbers and biases."""
+    encoder = InvariantEncoder(Hue(3), 17, torch.ones(1), hidden=5)
+    assert sum(p.numel() for p in encoder.parameters()) == 3 * 17 * 5 + 5**2 + 2 * 5 + 5 + 1
+    with pytest.raises(ValueError, match="hidden must be at least 1, got 0"):
+        InvariantEncoder(Hue(3), 17, torch.ones(1), hidden=0)
 
 
 @families

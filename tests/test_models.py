@@ -61,6 +61,15 @@ def test_levels_are_where_they_were_asked_for() -> None:
     assert len(set(kinds(replace(SMALL, level="learned")).values())) == 1
 
 
+def test_encoders_are_as_wide_as_asked_for() -> None:
+    def widths(**changes: object) -> list[int]:
+        found = build(replace(SMALL, **changes), 3, 10).modules()  # type: ignore[arg-type]
+        return [m.encoder.second.out_features for m in found if isinstance(m, Variational)]
+
+    assert widths() == [SMALL.widths[0], SMALL.widths[-2]]
+    assert widths(encoder=5) == [5, 5]
+
+
 STEMS = {"pool": {"stem_pool": True}, "stride": {"stem_pool": False, "stem_stride": 2, "kernel_sizes": (6, 3, 3)}}
 
 

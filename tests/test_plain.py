@@ -14,7 +14,8 @@ from safetensors.torch import save_file
 
 from vpgcnn import cli
 from vpgcnn.errors import UserError
-from vpgcnn.models import PlainConfig, PlainNet, build, ordinary, symmetry
+from vpgcnn.models import PlainConfig, PlainNet, build, count_parameters, ordinary, symmetry
+from vpgcnn.models.config import PLAIN_RESNET, PLAIN_RESNET50
 from vpgcnn.training.checkpoint import Card, load_model, read_card, save_model, started
 
 SMALL = PlainConfig(width=4, stem="small", depths=(1, 1))
@@ -44,10 +45,43 @@ def test_weights_are_called_as_everyone_calls_them() -> None:
     assert "layer1.0.downsample.0.weight" not in names
 
 
-def test_resnet18_has_as_many_parameters_as_it_should() -> None:
-    """11,689,512 with 1,000 classes, the number that the literature gives."""
-    model = build(PlainConfig(), 3, 1000)
-    assert sum(parameter.numel() for parameter in model.parameters()) == 11_689_512
+@pytest.mark.parametrize(
+    ("config", "published"),
+    [
+        (PLAIN_RESNET, 11_689_512),
+        (replace(PLAIN_RESNET, depths=(3, 4, 6, 3)), 21_797_672),
+        (PLAIN_RESNET50, 25_557_032),
+    ],
+    ids=["18", "34", "50"],
+)
+def test_resnets_have_as_many_parameters_as_they_should(config: PlainConfig, published: int) -> None:
+    """With 1,000 classes, the numbers that the literature gives."""
+    assert count_parameters(build(config, 3, 1000)) == published
+
+
+def test_weights_of_a_bottleneck_are_called_as_everyone_calls_them() -> None:
+    model = build(replace(PLAIN_RESNET50, width=4), 3, 5)
+    assert isinstance(model, PlainNet)
+    shapes = {name: tuple(value.shape) for name, value in model.network.state_dict().items()}
+    assert shapes["layer1.0.conv1.weight"] == (4, 4, 1, 1)
+    assert shapes["layer2.0.conv2.weight"] == (8, 8, 3, 3)
+    assert shapes["layer2.0.conv3.weight"] == (32, 8, 1, 1)
+    assert shapes["layer1.0.downsample.0.weight"] == (16, 4, 1, 1)
+    assert "layer1.1.downsample.0.weight" not in shapes
+    assert shapes["layer4.2.bn3.bias"] == (128,)
+
+
+def test_a_converted_bottleneck_begins_with_the_same_answers() -> None:
+    torch.manual_seed(0)
+    config = replace(SMALL, block="bottleneck")
+    plain = build(config, 3, 4).eval()
+    other = build(replace(config, hues=3, level="learned"), 3, 4).eval()
+    assert isinstance(plain, PlainNet)
+    assert isinstance(other, PlainNet)
+    other.network = other.converted(plain.network).eval()
+    images = torch.rand(3, 3, 16, 16)
+    with torch.no_grad():
+        assert torch.allclose(other(images)[0], plain(images)[0], atol=1e-5)
 
 
 def test_pixels_are_standardised_by_channel_after_they_were_moved() -> None:

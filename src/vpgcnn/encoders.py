@@ -63,28 +63,32 @@ class InvariantEncoder(nn.Module):
     The activation is SiLU: pooled features are alike for all images at the start, so that a ReLU
     could be off for every one of them and never learn.
 
-    group, channels: of the feature. start: `(P,)`, what the encoder answers at the start.
+    group, channels: of the feature. start: `(P,)`, what the encoder answers at the start. hidden:
+    channels within, as many as the feature's unless given; fewer make a lighter encoder.
     """
 
     neighbours: Tensor | None
 
-    def __init__(self, group: Group, channels: int, start: Tensor) -> None:
+    def __init__(self, group: Group, channels: int, start: Tensor, hidden: int | None = None) -> None:
         super().__init__()
         if channels < 1:
             raise ValueError(f"channels must be at least 1, got {channels}")
+        hidden = channels if hidden is None else hidden
+        if hidden < 1:
+            raise ValueError(f"hidden must be at least 1, got {hidden}")
         index = None if group.order is None else neighbour_index(group)
         taps = 1 if index is None else index.shape[0]
         # Looking at neighbours is a product with a 0/1 matrix `(G·S, G)`, which is quick in both directions.
         picks = None if index is None else F.one_hot(index.t().flatten(), index.shape[1]).to(start.dtype)
         self.register_buffer("neighbours", picks, persistent=False)
-        self.first = nn.Linear(channels * taps, channels)
-        self.second = nn.Linear(channels, channels)
-        self.standardise = Standardise(channels)
-        self.linear = nn.Linear(channels, start.numel())
+        self.first = nn.Linear(channels * taps, hidden)
+        self.second = nn.Linear(hidden, hidden)
+        self.standardise = Standardise(hidden)
+        self.linear = nn.Linear(hidden, start.numel())
         for layer in (self.first, self.second):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             nn.init.zeros_(layer.bias)
-        nn.init.normal_(self.linear.weight, std=0.05 * channels**-0.5)
+        nn.init.normal_(self.linear.weight, std=0.05 * hidden**-0.5)
         with torch.no_grad():
             self.linear.bias.copy_(start)
 

@@ -357,17 +357,26 @@ class Learned(Level):
 class Variational(Level):
     """A level for each image (VP G-CNN), from an encoder that is invariant: θ(L_g f) = θ(f).
 
-    family: the distributions to choose from, `Window()` by default.
+    family: the distributions to choose from, `Window()` by default. hidden: channels of the encoder, as many as the
+    feature has by default.
     """
 
     regularised = True
 
-    def __init__(self, group: Group, channels: int, points: int | None = None, *, family: Family | None = None) -> None:
+    def __init__(
+        self,
+        group: Group,
+        channels: int,
+        points: int | None = None,
+        *,
+        family: Family | None = None,
+        hidden: int | None = None,
+    ) -> None:
         super().__init__()
         self.group, self.points = group, points
         self.family = _family(family)
         self.per_image = self.family.per_image
-        self.encoder = InvariantEncoder(group, channels, self.family.start(group, points))
+        self.encoder = InvariantEncoder(group, channels, self.family.start(group, points), hidden)
 
     def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
         raw = self.encoder(feature)

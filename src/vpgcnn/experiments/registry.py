@@ -173,6 +173,7 @@ EXPERIMENTS = {
             "partial3": partial_gcnn(3),
             "partial3-adaaug": moved(partial_gcnn(3), "policy"),
             "vp3": VARIATIONAL,
+            "vp3-light": with_level("variational", encoder=16),
             "ce6-hybrid": with_level("full", equivariant=2, elements=6),
             "ce6-instaaug": moved(with_level("full", equivariant=2, elements=6), "image"),
             "partial6": partial_gcnn(6),

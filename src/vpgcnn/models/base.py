@@ -25,7 +25,10 @@ from vpgcnn.levels import (
 )
 from vpgcnn.models.config import FamilyName, GroupName, LevelName
 
-__all__ = ["Description", "Placement", "Prediction", "aside", "group_of"]
+__all__ = ["EXPANSION", "Description", "Placement", "Prediction", "aside", "block_shapes", "group_of"]
+
+EXPANSION = 4
+"""A bottleneck ends with so many times the channels of its 3×3 convolution."""
 
 
 class Description(NamedTuple):
@@ -58,12 +61,20 @@ def group_of(name: GroupName, elements: int, hues: int = 1) -> tuple[Group, int 
     raise UserError(f"unknown group {name!r}: choose t2, rotations, dihedral, so2 or o2")
 
 
+def block_shapes(inner: int, outer: int, stride: int, *, bottleneck: bool) -> list[tuple[int, int, int, int]]:
+    """The convolutions of a residual block: channels before and after, kernel size, stride."""
+    if bottleneck:
+        return [(inner, outer, 1, 1), (outer, outer, 3, stride), (outer, outer * EXPANSION, 1, 1)]
+    return [(inner, outer, 3, stride), (outer, outer, 3, 1)]
+
+
 class Placement:
     """Which layer has which level.
 
     level: that of all layers; but one of the levels `placed` is for the layers named in `where`, and the
     others have the level `elsewhere`. initial: θ at the start of training. monotonic: a learned level stays within
-    the one that was asked for before it.
+    the one that was asked for before it. encoder: channels of the encoders of variational levels, 0 for as many as
+    their layers have.
     """
 
     def __init__(
@@ -76,6 +87,7 @@ class Placement:
         placed: tuple[LevelName, ...] = ("variational",),
         *,
         monotonic: bool = False,
+        encoder: int = 0,
     ) -> None:
         self.monotonic, self.last = monotonic, None  # type: bool, Learned | None
         if isinstance(where, str):
@@ -83,6 +95,9 @@ class Placement:
         self.level, self.where, self.elsewhere, self.placed = level, where, elsewhere, placed
         if not 0 < initial <= 1:
             raise UserError(f"initial is a θ in (0, 1], got {initial}")
+        if encoder < 0:
+            raise UserError(f"encoder is a number of channels, or 0 for as many as the layer has, got {encoder}")
+        self.hidden = encoder or None
         self.family = _family(family, initial)
         self.seen: list[str] = []
 
@@ -97,7 +112,7 @@ class Placement:
         if chosen == "learned":
             return self._within if self.monotonic else partial(Learned, family=self.family)
         if chosen == "variational":
-            return partial(Variational, family=self.family)
+            return partial(Variational, family=self.family, hidden=self.hidden)
         raise UserError(f"unknown level {chosen!r}: choose full, learned or variational")
 
     def _within(self, group: Group, channels: int, points: int | None) -> Learned:

@@ -16,7 +16,7 @@ from vpgcnn.groups import Group, Hue, Rotations
 from vpgcnn.kernels import TableKernel
 from vpgcnn.layout import prefer_by_pixel
 from vpgcnn.levels import Full
-from vpgcnn.models.base import Description, Placement, Prediction, aside
+from vpgcnn.models.base import EXPANSION, Description, Placement, Prediction, aside, block_shapes
 from vpgcnn.models.config import ColorConfig
 from vpgcnn.norm import GroupBatchNorm, ReluDropout
 from vpgcnn.pool import GroupPool, SpatialPool, join
@@ -35,10 +35,11 @@ class _Maker:
                 f"one element leaves nothing to choose: with elements 1 the level is full, got {config.level}"
             )
         self.config = config
+        self.bottleneck = config.block == "bottleneck"
         self.group: Group = Hue(config.elements) if config.elements > 1 else Rotations(1)
         self.place = Placement(
             config.level, config.where, config.elsewhere, config.family, config.initial, ("learned", "variational"),
-            monotonic=config.monotonic,
+            monotonic=config.monotonic, encoder=config.encoder,
         )  # fmt: skip
 
     def lift(self, inner: int, outer: int, name: str, size: int, stride: int = 1, padding: int = 0) -> LiftConv2d:
@@ -51,7 +52,8 @@ class _Maker:
         """plain: on the trivial group, after the hues were pooled away."""
         group = Rotations(1) if plain else self.group
         level = Full if plain else aside(self.place(name))
-        separable = self.config.separable and group.order != 1
+        # A 1×1 table has m numbers for each pair of channels, and would have m + 1 apart.
+        separable = self.config.separable and group.order != 1 and (size > 1 or not self.bottleneck)
         return GroupConv2d(
             inner, outer, size, group, level=level, sees=self.config.sees,
             kernel=partial(TableKernel, separable=separable), stride=stride, padding=padding, bias=False,
@@ -129,7 +131,7 @@ class ColorResNet(nn.Module):
             for block in range(depth):
                 name, stride = f"stage{stage + 1}.{block}", 2 if stage and not block else 1
                 blocks.append(Block(make, inner, outer, name, stride, plain=plain))
-                inner = outer
+                inner = outer * EXPANSION if make.bottleneck else outer
             self.add_module(f"stage{stage + 1}", nn.Sequential(*blocks))
         make.place.check()
         self.middle_pool = GroupPool("max")
@@ -153,21 +155,27 @@ class ColorResNet(nn.Module):
 
 
 class Block(nn.Module):
-    """Equivariant as far as its levels allow: two 3×3 convolutions and a shortcut."""
+    """Equivariant as far as its levels allow: convolutions with their norms, and a shortcut.
+
+    From `inner` channels to `outer`; a bottleneck to four times `outer`.
+    """
 
     def __init__(self, make: _Maker, inner: int, outer: int, name: str, stride: int, *, plain: bool) -> None:
         super().__init__()
-        self.first = make.conv(inner, outer, f"{name}.first", 3, stride, 1, plain=plain)
-        self.first_norm = GroupBatchNorm(outer)
-        self.second = make.conv(outer, outer, f"{name}.second", 3, 1, 1, plain=plain)
-        self.second_norm = GroupBatchNorm(outer)
-        same = inner == outer and stride == 1
-        self.shortcut = None if same else make.conv(inner, outer, f"{name}.shortcut", 1, stride, plain=plain)
-        self.shortcut_norm = None if same else GroupBatchNorm(outer)
+        shapes = block_shapes(inner, outer, stride, bottleneck=make.bottleneck)
+        self.parts = ("first", "second", "third")[: len(shapes)]
+        for part, (before, after, size, step) in zip(self.parts, shapes, strict=True):
+            self.add_module(part, make.conv(before, after, f"{name}.{part}", size, step, size // 2, plain=plain))
+            self.add_module(f"{part}_norm", GroupBatchNorm(after))
+        same = inner == after and stride == 1
+        self.shortcut = None if same else make.conv(inner, after, f"{name}.shortcut", 1, stride, plain=plain)
+        self.shortcut_norm = None if same else GroupBatchNorm(after)
 
     def forward(self, x: GroupFeature) -> GroupFeature:
-        out = self.first_norm(self.first(x)).map(F.relu)
-        out = self.second_norm(self.second(out))
+        out = x
+        for part in self.parts:
+            out = self.get_submodule(f"{part}_norm")(self.get_submodule(part)(out))
+            out = out if part == self.parts[-1] else out.map(F.relu)
         across = x if self.shortcut is None or self.shortcut_norm is None else self.shortcut_norm(self.shortcut(x))
         return join(out, across, origin=x).map(F.relu)
 
@@ -175,12 +183,15 @@ class Block(nn.Module):
 def _width(config: ColorConfig, stage: int, *, plain: bool) -> int:
     """Channels of a stage, so that all networks of the same `width` have about the same number of parameters.
 
-    A 3×3 table on m elements has 9m numbers for each pair of channels, a separable one 9 + m, an ordinary one 9.
+    A 3×3 table on m elements has 9m numbers for each pair of channels, a separable one 9 + m, an ordinary one 9. A
+    bottleneck has besides two 1×1 tables of m numbers for four times as many pairs.
     """
     whole = config.width * 2**stage
     if plain or config.elements == 1:
         return whole
-    share = 9 / (9 + config.elements) if config.separable else 1 / config.elements
+    pointwise = 2 * EXPANSION if config.block == "bottleneck" else 0
+    spatial = 9 + config.elements if config.separable else 9 * config.elements
+    share = (pointwise + 9) / (pointwise * config.elements + spatial)
     return max(1, int(whole * math.sqrt(share)))
 
 

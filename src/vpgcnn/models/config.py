@@ -8,10 +8,12 @@ from typing import Literal
 __all__ = [
     "COLOR_CNN",
     "COLOR_RESNET",
+    "COLOR_RESNET50",
     "COLOR_RESNET_SMALL",
     "DIGITS",
     "DIGITS_IN_COLOR",
     "PLAIN_RESNET",
+    "PLAIN_RESNET50",
     "PLAIN_RESNET_SMALL",
     "RESNET",
     "RESNET_SMALL",
@@ -59,6 +61,8 @@ class SE2Config:
     """θ at the start: the share of all rotations in use."""
     monotonic: bool = False
     """Whether the learned level of a layer stays within that of the layer before (Partial G-CNN's variant)."""
+    encoder: int = 0
+    """Channels of the encoders that choose an image's level; 0: as many as their layers, as in the paper."""
     block: Literal["residual", "plain"] = "residual"
     """residual: two convolutions and a shortcut a stage. plain: one convolution a stage."""
     widths: tuple[int, ...] = (32, 32, 64, 64)
@@ -110,10 +114,14 @@ class ColorConfig:
     """θ at the start: the share of all hues in use."""
     monotonic: bool = False
     """Whether the learned level of a layer stays within that of the layer before (Partial G-CNN's variant)."""
+    encoder: int = 0
+    """Channels of the encoders that choose an image's level; 0: as many as their layers, as in the paper."""
     width: int = 17
     """Channels of the cnn; of an ordinary resnet's first stage (on hues fewer, so that parameters are as many)."""
     depths: tuple[int, ...] = (2, 2, 2, 2)
-    """Blocks of each stage of the resnet: 2 2 2 2 is ResNet18, 3 4 6 3 ResNet34."""
+    """Blocks of each stage of the resnet: 2 2 2 2 is ResNet18, 3 4 6 3 ResNet34 and ResNet50."""
+    block: Literal["basic", "bottleneck"] = "basic"
+    """Of the resnet. basic: two 3×3 convolutions. bottleneck: 1×1, 3×3 and 1×1 to four times as many channels."""
     equivariant: int = 4
     """How many stages of the resnet are on hues; less than 4 is a hybrid."""
     separable: bool = True
@@ -133,7 +141,9 @@ class PlainConfig:
     width: int = 64
     """Channels of the first stage, twice as many in each of the next."""
     depths: tuple[int, ...] = (2, 2, 2, 2)
-    """Blocks of each stage: 2 2 2 2 is ResNet18, 3 4 6 3 ResNet34."""
+    """Blocks of each stage: 2 2 2 2 is ResNet18, 3 4 6 3 ResNet34 and ResNet50."""
+    block: Literal["basic", "bottleneck"] = "basic"
+    """basic: two 3×3 convolutions. bottleneck: 1×1, 3×3 and 1×1 to four times as many channels (ResNet50)."""
     stem: Literal["large", "small"] = "large"
     """large: a 7×7 convolution of stride 2 and a pool. small: a 3×3 convolution, for images of 32 pixels or fewer."""
     mean: tuple[float, ...] = (0.0,)
@@ -214,11 +224,15 @@ DIGITS_IN_COLOR = replace(DIGITS, hues=3)
 """The same on rotations and hues at once: 24 elements, and a window on each of the two circles."""
 PLAIN_RESNET = PlainConfig()
 """An ordinary ResNet18."""
+PLAIN_RESNET50 = PlainConfig(depths=(3, 4, 6, 3), block="bottleneck")
+"""An ordinary ResNet50."""
 PLAIN_RESNET_SMALL = PlainConfig(width=24)
 """A narrow one, for two CPU cores."""
 COLOR_CNN = ColorConfig(initial=1.0)
 """The 7-layer colour CNN of ColorMNIST. Levels begin at all of the group: that is right here for most images."""
 COLOR_RESNET = ColorConfig(shape="resnet", where=("lift", "stage4"), width=64, group_pool="max", dropout=0.0)
 """The colour ResNet18 of Flowers102."""
+COLOR_RESNET50 = replace(COLOR_RESNET, depths=(3, 4, 6, 3), block="bottleneck")
+"""A colour ResNet50."""
 COLOR_RESNET_SMALL = ColorConfig(shape="resnet", where=("lift", "stage4"), width=24, group_pool="max", dropout=0.0)
 """A narrow one, for two CPU cores."""

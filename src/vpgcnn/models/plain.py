@@ -12,28 +12,35 @@ from vpgcnn.errors import UserError
 from vpgcnn.features import Prediction
 from vpgcnn.groups import Group
 from vpgcnn.levels import Full, Learned, LevelFactory, Window
-from vpgcnn.models.base import Description, group_of
+from vpgcnn.models.base import EXPANSION, Description, block_shapes, group_of
 from vpgcnn.models.config import PlainConfig
 
 __all__ = ["Block", "PlainNet", "ResNet"]
 
 
 class Block(nn.Module):
-    """Equivariant to nothing but shifts: two 3×3 convolutions and a shortcut."""
+    """Equivariant to nothing but shifts: convolutions with their norms, and a shortcut.
 
-    def __init__(self, inner: int, outer: int, stride: int) -> None:
+    From `inner` channels to `outer`; a bottleneck to four times `outer`.
+    """
+
+    def __init__(self, inner: int, outer: int, stride: int, *, bottleneck: bool = False) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inner, outer, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outer)
+        self.convolutions = 3 if bottleneck else 2
+        for number, shape in enumerate(block_shapes(inner, outer, stride, bottleneck=bottleneck), start=1):
+            before, after, size, step = shape
+            self.add_module(f"conv{number}", nn.Conv2d(before, after, size, step, size // 2, bias=False))
+            self.add_module(f"bn{number}", nn.BatchNorm2d(after))
         self.relu = nn.ReLU()
-        self.conv2 = nn.Conv2d(outer, outer, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outer)
         self.downsample: nn.Module | None = None
-        if stride != 1 or inner != outer:
-            self.downsample = nn.Sequential(nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
+        if stride != 1 or inner != after:
+            self.downsample = nn.Sequential(nn.Conv2d(inner, after, 1, stride, bias=False), nn.BatchNorm2d(after))
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        out = x
+        for number in range(1, self.convolutions + 1):
+            out = self.get_submodule(f"bn{number}")(self.get_submodule(f"conv{number}")(out))
+            out = out if number == self.convolutions else self.relu(out)
         out = out + (x if self.downsample is None else self.downsample(x))
         after: Tensor = self.relu(out)
         return after
@@ -42,7 +49,8 @@ class Block(nn.Module):
 class ResNet(nn.Module):
     """Equivariant to nothing but shifts: images `(B, C, H, W)` to logits `(B, classes)`.
 
-    Depths (2, 2, 2, 2) and width 64 are ResNet18, (3, 4, 6, 3) ResNet34; weights are called as in torchvision.
+    Depths (2, 2, 2, 2) and width 64 are ResNet18, (3, 4, 6, 3) ResNet34, with bottlenecks ResNet50; weights are
+    called as in torchvision.
     """
 
     def __init__(self, config: PlainConfig, in_channels: int, classes: int) -> None:
@@ -56,14 +64,13 @@ class ResNet(nn.Module):
         self.bn1, self.relu = nn.BatchNorm2d(config.width), nn.ReLU()
         self.maxpool = nn.MaxPool2d(3, 2, 1) if large else nn.Identity()
         inner = config.width
-        self.stages = len(config.depths)
+        self.stages, bottleneck = len(config.depths), config.block == "bottleneck"
         for stage, depth in enumerate(config.depths):
-            outer = config.width * 2**stage
-            first = Block(inner, outer, 2 if stage else 1)
-            self.add_module(
-                f"layer{stage + 1}", nn.Sequential(first, *(Block(outer, outer, 1) for _ in range(1, depth)))
-            )
-            inner = outer
+            outer, blocks = config.width * 2**stage, []
+            for number in range(depth):
+                blocks.append(Block(inner, outer, 2 if stage and not number else 1, bottleneck=bottleneck))
+                inner = outer * EXPANSION if bottleneck else outer
+            self.add_module(f"layer{stage + 1}", nn.Sequential(*blocks))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(inner, classes)
 

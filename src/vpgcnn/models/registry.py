@@ -12,10 +12,12 @@ from vpgcnn.models.color import ColorCNN, ColorResNet
 from vpgcnn.models.config import (
     COLOR_CNN,
     COLOR_RESNET,
+    COLOR_RESNET50,
     COLOR_RESNET_SMALL,
     DIGITS,
     DIGITS_IN_COLOR,
     PLAIN_RESNET,
+    PLAIN_RESNET50,
     PLAIN_RESNET_SMALL,
     RESNET,
     RESNET_SMALL,
@@ -53,8 +55,10 @@ MODELS = {
     "color-cnn": Entry(COLOR_CNN, 3, 30, "the 7-layer colour CNN for ColorMNIST"),
     "resnet18": Entry(PLAIN_RESNET, 3, 102, "an ordinary ResNet18 in plain PyTorch, which `vpgcnn convert` takes"),
     "resnet18-small": Entry(PLAIN_RESNET_SMALL, 3, 102, "a narrow one, for two CPU cores"),
+    "resnet50": Entry(PLAIN_RESNET50, 3, 102, "an ordinary ResNet50"),
     "color-resnet18": Entry(COLOR_RESNET, 3, 102, "the colour ResNet18 for Flowers102"),
     "color-resnet18-small": Entry(COLOR_RESNET_SMALL, 3, 102, "a narrow colour ResNet18, for two CPU cores"),
+    "color-resnet50": Entry(COLOR_RESNET50, 3, 102, "a colour ResNet50"),
 }
 
 

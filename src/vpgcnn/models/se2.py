@@ -49,8 +49,9 @@ class SE2Net(nn.Module):
         self.config = config
         self.group, points = group_of(config.group, config.elements, config.hues)
         place = Placement(
-            config.level, config.where, config.elsewhere, config.family, config.initial, monotonic=config.monotonic
-        )
+            config.level, config.where, config.elsewhere, config.family, config.initial,
+            monotonic=config.monotonic, encoder=config.encoder,
+        )  # fmt: skip
         kernel = partial(SirenKernel, hidden=config.hidden, omega=config.omega)
         lift_size, size, last_size = config.kernel_sizes
         wide, *stages, final = config.widths

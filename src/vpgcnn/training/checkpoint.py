@@ -176,7 +176,7 @@ def _of(theirs: ModelConfig, ours: ModelConfig) -> PlainConfig | None:
     """The ordinary network that ours is the conversion of, if theirs is that."""
     if not (isinstance(theirs, PlainConfig) and isinstance(ours, PlainConfig)) or not theirs.ordinary:
         return None
-    shape = ("width", "depths", "stem", "mean", "std")
+    shape = ("width", "depths", "block", "stem", "mean", "std")
     return theirs if all(getattr(theirs, name) == getattr(ours, name) for name in shape) else None
 
 
