@@ -23,6 +23,7 @@ __all__ = [
     "moved",
     "partial_gcnn",
     "plain",
+    "slowly",
     "tuned",
     "turned",
     "with_level",
@@ -40,6 +41,16 @@ def with_level(level: Literal["t2", "full", "learned", "variational"], **changes
 
 
 T2, FULL, LEARNED, VARIATIONAL = with_level("t2"), with_level("full"), with_level("learned"), with_level("variational")
+
+
+def slowly(arm: Arm) -> Arm:
+    """The arm with levels that learn at .3 of their rate."""
+
+    def changed(config: TrainConfig) -> TrainConfig:
+        config = arm(config)
+        return replace(config, levels=replace(config.levels, rate=0.3 * config.levels.rate))
+
+    return changed
 
 
 def partial_gcnn(elements: int) -> Arm:

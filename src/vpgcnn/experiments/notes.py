@@ -34,8 +34,8 @@ Arms: an ordinary ResNet18, the same with random hue shifts in training (resnet-
 for each image (vp3), these two on the lift and stage 4; Partial G-CNN (partial3: Gumbel-softmax levels in all layers);
 "instaaug" (a range of hues for each image, whose θ is that range) and "adaaug" (a searched policy) on the ordinary
 network, on the hybrid and on Partial G-CNN. Levels of single images need encoders, a
-quarter of the parameters more, as in the paper; ce3-wide is ce3 with about as many, vp3-light has encoders of 16
-channels and hardly more parameters than ce3 and learned. Networks with the same width begin
+quarter of the parameters more, as in the paper; ce3-wide is ce3 with about as many. In the arms named "slow" levels
+learn at .3 of their rate. Networks with the same width begin
 with the same weights for the same seed. "Over hue shifts": the mean over 12 shifts, of every fourth test image. NLL is
 in nats per image, the Brier score is the sum over classes (0 to 2), ECE has 15 bins. "At θ = 1": the same network, its
 levels set to all of the group at the test; "at the mean θ": its levels the same for all images. The paper's numbers
