@@ -1,3 +1,4 @@
+import itertools
 import math
 from functools import partial
 
@@ -232,28 +233,51 @@ def test_ranked_kl_is_the_sum(theta: float) -> None:
 # ---------------------------------------------------------------- Gumbel
 
 
-def test_gumbel_frequencies_are_the_softmax() -> None:
-    logits = torch.tensor([[1.0, 0.0, -1.0], [0.0, 0.0, 2.0]])
-    family = GumbelSoftmax(samples=100_000)
-    q = family.distribution(logits, Hue(3), None, noisy=True, generator=torch.Generator().manual_seed(1))
-    assert torch.allclose(q.weights(Hue(3).grid()), logits.softmax(dim=1), atol=0.006)
+def chances(*values: float) -> torch.Tensor:
+    """The logits of these chances, for one image."""
+    return torch.logit(torch.tensor([values], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("values", [(0.3, 0.8), (0.99, 0.999), (0.5, 0.1, 0.9, 0.7, 0.2), (0.6,)])
+def test_gumbel_evaluation_is_the_mean_over_all_subsets(values: tuple[float, ...]) -> None:
+    """Enumerated: each element is in or out by its chance, the identity is in, those that are in count alike."""
+    expected = torch.zeros(len(values) + 1, dtype=torch.float64)
+    for subset in itertools.product((0, 1), repeat=len(values)):
+        chance = math.prod(p if kept else 1 - p for p, kept in zip(values, subset, strict=True))
+        expected += chance * torch.tensor([1, *subset], dtype=torch.float64) / (1 + sum(subset))
+    group = Hue(len(values) + 1)
+    q = GumbelDistribution(group, chances(*values), 1.0)
+    assert torch.allclose(q.weights(group.grid())[0], expected, rtol=0, atol=1e-12)
+    assert q.kl().item() == pytest.approx(sum(w * math.log(w * len(expected)) for w in expected.tolist()), abs=1e-12)
+    assert q.theta.item() == pytest.approx((1 + sum(values)) / len(expected))
+
+
+def test_gumbel_draws_are_in_by_their_chances() -> None:
+    """Over many draws: the identity always is in, the others are as often as their chances say, all count alike."""
+    family, logits = GumbelSoftmax(temperature=0.5), chances(0.3, 0.8).float().expand(4, 2)
+    generator, seen = torch.Generator().manual_seed(1), []
+    for _ in range(4000):
+        q = family.distribution(logits, Hue(3), None, noisy=True, generator=generator)
+        weights = q.weights(Hue(3).grid())
+        assert torch.equal(weights, weights[:1].expand(4, 3))  # one draw for all images with the same chances
+        seen.append(weights[0])
+    drawn = torch.stack(seen)
+    kept = drawn > 0
+    assert torch.allclose(drawn, kept / kept.sum(dim=1, keepdim=True), atol=1e-6)
+    assert torch.allclose(kept.double().mean(dim=0), torch.tensor([1.0, 0.3, 0.8]).double(), atol=0.03)
     calm = family.distribution(logits, Hue(3), None, noisy=False, generator=None)
-    assert torch.equal(calm.weights(Hue(3).grid()), logits.softmax(dim=1))
+    assert torch.allclose(drawn.mean(dim=0), calm.weights(Hue(3).grid())[0], atol=0.02)
 
 
-def test_one_gumbel_draw_is_one_element() -> None:
-    family = GumbelSoftmax(samples=1)
-    q = family.distribution(torch.zeros(50, 3), Hue(3), None, noisy=True, generator=None)
-    weights = q.weights(Hue(3).grid())
-    assert torch.equal(weights.sort(dim=1).values, torch.tensor([0.0, 0.0, 1.0]).expand(50, 3))
-
-
-def test_gumbel_kl_is_the_sum() -> None:
-    q = GumbelDistribution(Hue(3), torch.tensor([[0.3, -1.0, 2.0]]), 1.0)
-    p = q.logits.softmax(dim=1)[0].tolist()
-    expected = sum(x * math.log(3 * x) for x in p)
-    assert q.kl().item() == pytest.approx(expected, rel=1e-5)
-    assert q.theta.item() == pytest.approx(math.exp(-expected), rel=1e-5)
+def test_gumbel_learns_by_every_element_also_by_those_that_are_out() -> None:
+    """A loss that has more of an element in raises its chance, whether it was drawn or not."""
+    family = GumbelSoftmax()
+    for seed in range(20):
+        logits = torch.zeros(1, 2, requires_grad=True)
+        q = family.distribution(logits, Hue(3), None, noisy=True, generator=torch.Generator().manual_seed(seed))
+        q.weights(Hue(3).grid())[0, 1].backward()
+        assert logits.grad is not None
+        assert logits.grad[0, 0] > 0
 
 
 @pytest.mark.parametrize(
@@ -263,7 +287,8 @@ def test_gumbel_kl_is_the_sum() -> None:
         partial(Window, initial=1.5),
         partial(RankedSoftmax, noise="loud"),
         partial(RankedSoftmax, initial=-3.0),
-        partial(GumbelSoftmax, samples=0),
+        partial(GumbelSoftmax, initial=1.0),
+        partial(GumbelSoftmax, initial=0.0),
         partial(Window, floor=1e-7),
         lambda: Learned(Hue(3), family=RankedSoftmax(eta=0.5)),
         lambda: Learned(SO2(), points=4, family=GumbelSoftmax()),

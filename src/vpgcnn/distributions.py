@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -210,11 +211,11 @@ class RankedDistribution(Distribution):
 
 @dataclass(frozen=True, eq=False)
 class GumbelDistribution(Distribution):
-    """Elements drawn from softmax(logits) by Gumbel-softmax, straight-through.
+    """Each element but the identity is in by a chance of its own; those that are in count alike (Partial G-CNN).
 
-    logits: `(B, G)`. noise: standard Gumbel draws `(S, B, G)`, one draw of an element for each of S;
-    the weights are the frequencies of the draws, so their mean is the softmax. None (evaluation)
-    takes that mean.
+    logits: `(B, G − 1)` of these chances, in the order of the grid, whose first element, the identity, always is
+    in. noise: logistic draws `(…, G − 1)`, by which elements are drawn as two-class Gumbel-softmax, straight-through.
+    None (evaluation) takes the mean of what would be drawn.
     """
 
     group: Group
@@ -224,21 +225,43 @@ class GumbelDistribution(Distribution):
 
     @property
     def theta(self) -> Tensor:  # type: ignore[override]
-        """The share of the group in use, exp(H)/G in [1/G, 1], `(B, 1)`."""
-        return torch.exp(-self.kl()).unsqueeze(1)
+        """The share of the elements that is in, on average, in [1/G, 1], `(B, 1)`."""
+        return (1 + self.logits.sigmoid().sum(dim=1, keepdim=True)) / (self.logits.shape[1] + 1)
 
     def weights(self, elements: Tensor) -> Tensor:
-        if elements.shape[-2] != self.logits.shape[1]:
-            raise ValueError(f"expected {self.logits.shape[1]} elements, got {elements.shape[-2]}")
+        count = self.logits.shape[1] + 1
+        if elements.shape[-2] != count:
+            raise ValueError(f"expected {count} elements, got {elements.shape[-2]}")
         if self.noise is None:
-            return self.logits.softmax(dim=1)
-        soft = ((self.logits + self.noise) / self.temperature).softmax(dim=-1)
-        hard = F.one_hot(soft.argmax(dim=-1), soft.shape[-1]).to(soft.dtype)
-        return (hard + (soft - soft.detach())).mean(dim=0)
+            return self._mean()
+        soft = ((self.logits + self.noise) / self.temperature).sigmoid()
+        drawn = (soft > 0.5).to(soft.dtype) + (soft - soft.detach())
+        kept = F.pad(drawn, (1, 0), value=1.0)
+        return kept / kept.sum(dim=1, keepdim=True)
 
     def kl(self) -> Tensor:
-        """log G − H(softmax(logits))."""
-        return _entropy_gap(self.logits.softmax(dim=1))
+        """log G − H of the mean weights: 0 where all elements always are in."""
+        return _entropy_gap(self._mean())
+
+    def _mean(self) -> Tensor:
+        """The mean weights, exactly, `(B, G)`.
+
+        With S of the other elements in, the identity has 1/(1 + S) = ∫₀¹ tˢ dt, whose mean is the integral of
+        Π(1 − p + pt); an element of chance p has p times the integral of t and the same product without its own
+        factor. Both are polynomials in t, for which Gauss's rule is exact.
+        """
+        chances = self.logits.sigmoid().unsqueeze(1)  # B 1 G−1
+        places, parts = (self.logits.new_tensor(each) for each in _gauss(self.logits.shape[1] // 2 + 1))
+        factors = 1 - chances + chances * places[:, None]  # B N G−1, above 0 as places are
+        product = factors.prod(dim=2) * parts
+        others = (chances * (product * places).unsqueeze(2) / factors).sum(dim=1)
+        return torch.cat([product.sum(dim=1, keepdim=True), others], dim=1)
+
+
+def _gauss(count: int) -> tuple[list[float], list[float]]:
+    """Places in (0, 1) and weights of Gauss's rule, exact for polynomials of a degree below twice their number."""
+    places, parts = np.polynomial.legendre.leggauss(count)
+    return ((places + 1) / 2).tolist(), (parts / 2).tolist()
 
 
 def _entropy_gap(weights: Tensor) -> Tensor:

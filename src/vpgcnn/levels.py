@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vpgcnn.distributions import (
@@ -50,6 +51,10 @@ __all__ = [
     "layer_of",
     "tell_progress",
 ]
+
+
+MOST_LIKELY = 0.99
+"""The highest chance that an element of a Gumbel-softmax level can begin with: at 1 it could not learn."""
 
 
 class _Bound(torch.autograd.Function):
@@ -101,6 +106,14 @@ class Family(ABC):
     def bounded(self, raw: Tensor, group: Group, points: int | None) -> Tensor:
         """Raw parameters `(B, P)`, any numbers, brought into the family's range."""
 
+    def inside(self) -> Family:
+        """The family of a level that stays within another: it begins with as much of it as there can be."""
+        raise ValueError(f"a level within another needs windows or Gumbel-softmax, got {self}")
+
+    def within(self, own: Tensor, below: Tensor, group: Group, points: int | None) -> Tensor:
+        """Bounded parameters `(B, P)` of a level that uses the share `own` of another one's."""
+        raise NotImplementedError
+
     @abstractmethod
     def distribution(
         self, parameters: Tensor, group: Group, points: int | None, *, noisy: bool, generator: torch.Generator | None
@@ -134,6 +147,12 @@ class Window(Family):
 
     def bounded(self, raw: Tensor, group: Group, points: int | None) -> Tensor:
         return bound(raw, self._floors(group), 1.0)
+
+    def inside(self) -> Window:
+        return replace(self, initial=1.0)
+
+    def within(self, own: Tensor, below: Tensor, group: Group, points: int | None) -> Tensor:
+        return self.bounded(own * below, group, points)
 
     def distribution(
         self, parameters: Tensor, group: Group, points: int | None, *, noisy: bool, generator: torch.Generator | None
@@ -207,22 +226,21 @@ class RankedSoftmax(Family):
 
 @dataclass(frozen=True)
 class GumbelSoftmax(Family):
-    """Partial G-CNN's family for finite groups: a logit for each element, Gumbel-softmax draws.
+    """Partial G-CNN's family for finite groups: a chance for each element to be in; the identity always is.
 
-    temperature: of the relaxed gradient, at the start of training. samples: draws for each image, None for
-    one per element. final: the temperature at the end, reached in equal ratios (see `tell_progress`); None: the same.
-    Evaluation does not draw: it takes the probabilities themselves.
+    initial: the chance of each at the start. temperature: of the relaxed gradient of a draw, at the start of
+    training. final: the temperature at the end, reached in equal ratios (see `tell_progress`); None: the same.
+    The random numbers of a draw are the same for all images of a batch. Evaluation does not draw: it takes the mean.
     """
 
+    initial: float = 0.9
     temperature: float = 1.0
-    samples: int | None = None
     final: float | None = None
 
     def __post_init__(self) -> None:
+        _check_range("initial", self.initial, 0.001, MOST_LIKELY)
         if min(self.temperature, self.final or 1.0) <= 0 or self.final == 0:
             raise ValueError(f"temperature must be positive, got {self.temperature} and {self.final}")
-        if self.samples is not None and self.samples < 1:
-            raise ValueError(f"samples must be at least 1, got {self.samples}")
 
     def at(self, progress: float) -> GumbelSoftmax:
         if self.final is None:
@@ -230,18 +248,25 @@ class GumbelSoftmax(Family):
         return replace(self, temperature=self.temperature * (self.final / self.temperature) ** progress)
 
     def start(self, group: Group, points: int | None) -> Tensor:
-        return torch.zeros(_order(group, "GumbelSoftmax"))
+        others = _order(group, "GumbelSoftmax") - 1
+        return torch.full((others,), math.log(self.initial / (1 - self.initial)))
 
     def bounded(self, raw: Tensor, group: Group, points: int | None) -> Tensor:
         return raw
+
+    def inside(self) -> GumbelSoftmax:
+        return replace(self, initial=MOST_LIKELY)
+
+    def within(self, own: Tensor, below: Tensor, group: Group, points: int | None) -> Tensor:
+        chance = F.logsigmoid(own) + F.logsigmoid(below)  # the logarithm of the product of both
+        return chance - torch.log(-torch.expm1(chance.clamp_max(-1e-6)))
 
     def distribution(
         self, parameters: Tensor, group: Group, points: int | None, *, noisy: bool, generator: torch.Generator | None
     ) -> GumbelDistribution:
         noise = None
         if noisy:
-            draws = uniform((self.samples or parameters.shape[1], *parameters.shape), parameters, generator)
-            noise = -torch.log(-torch.log(draws.clamp(1e-7, 1 - 1e-7)))
+            noise = torch.logit(uniform((1, parameters.shape[1]), parameters, generator), eps=1e-6)
         return GumbelDistribution(group, parameters, self.temperature, noise)
 
 
@@ -315,7 +340,7 @@ class Learned(Level):
 
     regularised: add its KL to the loss too; Partial G-CNN does not. below: a level of an earlier layer that this
     one stays within, whatever is learned, so that equivariance only falls with depth (its monotonic variant);
-    then θ is that level's θ times a learned share. Windows only.
+    then θ is that level's θ times a learned share, which begins with all of it. For windows and Gumbel-softmax.
     """
 
     def __init__(
@@ -331,8 +356,10 @@ class Learned(Level):
         super().__init__()
         self.group, self.points, self.regularised = group, points, regularised
         self.family = _family(family)
-        if below is not None and not (isinstance(self.family, Window) and isinstance(below.family, Window)):
-            raise ValueError(f"a level below another needs windows, got {self.family} and {below.family}")
+        if below is not None:
+            if type(below.family) is not type(self.family):
+                raise ValueError(f"a level within another is of its family, got {self.family} and {below.family}")
+            self.family = self.family.inside()
         self.below = (below,)  # in a tuple: its parameters are not this level's
         self.per_image = self.family.per_image
         self.raw = nn.Parameter(self.family.start(group, points))
@@ -343,7 +370,7 @@ class Learned(Level):
         own = self.family.bounded(self.raw.unsqueeze(0), self.group, self.points)
         if self.below[0] is None:
             return own
-        return self.family.bounded(own * self.below[0].parameters_of_all(), self.group, self.points)
+        return self.family.within(own, self.below[0].parameters_of_all(), self.group, self.points)
 
     def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
         same = self.parameters_of_all().expand(feature.shape[0], -1)

@@ -23,9 +23,9 @@ __all__ = [
     "moved",
     "partial_gcnn",
     "plain",
-    "slowly",
     "tuned",
     "turned",
+    "wide",
     "with_level",
 ]
 
@@ -43,23 +43,19 @@ def with_level(level: Literal["t2", "full", "learned", "variational"], **changes
 T2, FULL, LEARNED, VARIATIONAL = with_level("t2"), with_level("full"), with_level("learned"), with_level("variational")
 
 
-def slowly(arm: Arm) -> Arm:
-    """The arm with levels that learn at .3 of their rate."""
-
-    def changed(config: TrainConfig) -> TrainConfig:
-        config = arm(config)
-        return replace(config, levels=replace(config.levels, rate=0.3 * config.levels.rate))
-
-    return changed
+def wide(config: TrainConfig) -> TrainConfig:
+    """The equivariant network with about as many parameters as the variational one, a quarter more."""
+    assert isinstance(config.model, ColorConfig)
+    return replace(config, model=replace(config.model, level="full", width=round(config.model.width * 9 / 8)))
 
 
 def partial_gcnn(elements: int) -> Arm:
-    """Partial G-CNN on hues: one level for all images in every layer, by Gumbel-softmax."""
+    """Partial G-CNN on hues: one level for all images in every layer after the lift, by Gumbel-softmax."""
 
     def arm(config: TrainConfig) -> TrainConfig:
         assert isinstance(config.model, ColorConfig)
-        layers = [f"conv{number}" for number in range(1, 8)]
-        layers = layers if config.model.shape == "cnn" else ["lift", *(f"stage{number}" for number in range(1, 5))]
+        cnn = config.model.shape == "cnn"
+        layers = [f"conv{number}" for number in range(2, 8)] if cnn else [f"stage{number}" for number in range(1, 5)]
         model = replace(config.model, level="learned", family="gumbel", elements=elements, where=tuple(layers))
         return replace(config, model=model)
 

@@ -32,7 +32,7 @@ from vpgcnn.training.progress import Quiet
 __all__ = ["ARMS", "count_flops", "measure_cost", "table_cost"]
 
 EVERYWHERE = ("lift", "stage1", "stage2", "stage3", "stage4")
-PARTIAL = replace(COLOR_RESNET, level="learned", family="gumbel", where=EVERYWHERE)
+PARTIAL = replace(COLOR_RESNET, level="learned", family="gumbel", where=EVERYWHERE[1:])
 FULL = replace(COLOR_RESNET, level="full")
 ORDINARY = replace(FULL, elements=1)
 INSTAAUG = AugmenterConfig("image", "hue", predictor="resnet")

@@ -163,5 +163,5 @@ def _family(name: FamilyName, initial: float) -> Family:
     if name == "ranked":
         return RankedSoftmax(initial=1 - initial)
     if name == "gumbel":
-        return GumbelSoftmax(final=0.1)
+        return GumbelSoftmax(initial=min(initial, GumbelSoftmax.initial), final=0.1)
     raise UserError(f"unknown family {name!r}: choose window, pathwise, ranked or gumbel")
