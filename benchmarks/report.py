@@ -34,8 +34,9 @@ of. Every run with its settings is in the JSON file of the same name; interactiv
 
 ## What the paper says, and what we find
 From small networks on two cores (each page says how small). Differences are of runs with the same seed, ± their
-standard error. "Yes" and "no": 0 is outside their 95 % interval; "rather": it is more than two standard errors away;
-"open": it is not, or there is one seed.
+standard error. "Yes" and "no": 0 is outside their 95 % interval (Student's t); "rather": outside their 90 % interval;
+"open": inside, or there is one seed. In the tables further below ± is a standard deviation over seeds, if not said
+otherwise.
 
 {claims}
 

@@ -14,9 +14,10 @@ from safetensors.torch import save_file
 
 from vpgcnn import cli
 from vpgcnn.errors import UserError
-from vpgcnn.models import PlainConfig, PlainNet, build, count_parameters, ordinary, symmetry
+from vpgcnn.models import AugmenterConfig, PlainConfig, PlainNet, build, count_parameters, ordinary, symmetry
 from vpgcnn.models.config import PLAIN_RESNET, PLAIN_RESNET50
 from vpgcnn.training.checkpoint import Card, load_model, read_card, save_model, started
+from vpgcnn.training.search import make_policy
 
 SMALL = PlainConfig(width=4, stem="small", depths=(1, 1))
 CARD = Card(SMALL, ("a", "b", "c"), 3, 16, 0.4, 0.25)
@@ -69,6 +70,13 @@ def test_weights_of_a_bottleneck_are_called_as_everyone_calls_them() -> None:
     assert shapes["layer1.0.downsample.0.weight"] == (16, 4, 1, 1)
     assert "layer1.1.downsample.0.weight" not in shapes
     assert shapes["layer4.2.bn3.bias"] == (128,)
+
+
+def test_a_policy_can_look_through_an_ordinary_network_and_not_a_converted_one() -> None:
+    policy = make_policy(replace(CARD, augmenter=AugmenterConfig("policy", "hue")))
+    assert policy.advise(torch.rand(2, 3, 16, 16), torch.tensor([0, 1])).chance.shape == (2, 1)
+    with pytest.raises(UserError, match="a converted network does not say what its last layer sees"):
+        make_policy(replace(CARD, model=replace(SMALL, hues=3), augmenter=AugmenterConfig("policy", "hue")))
 
 
 def test_a_converted_bottleneck_begins_with_the_same_answers() -> None:

@@ -21,7 +21,7 @@ from vpgcnn.experiments import claims, cost, registry, runner
 from vpgcnn.experiments.base import Experiment, markdown
 from vpgcnn.experiments.stability import fluctuation, follow
 from vpgcnn.experiments.views import COLOR
-from vpgcnn.models import PlainConfig, SE2Config, count_parameters
+from vpgcnn.models import PlainConfig, SE2Config, build, count_parameters
 from vpgcnn.training.config import TrainConfig
 from vpgcnn.training.loop import Interrupted
 from vpgcnn.training.progress import Quiet
@@ -271,6 +271,34 @@ def test_rows_of_other_data_do_not_count(places: runner.Places, monkeypatch: pyt
     assert result["data"] == "others"
     text = target.with_suffix(".md").read_text()
     assert "Not run yet (seeds): full (0), learned (0), variational (0)." in text
+    kept = json.loads(target.with_name("table-cifar100.other-data.json").read_text())
+    assert [row["arm"] for row in kept["rows"]] == ["t2", "full"]
+    assert isinstance(places.progress, Heard)
+    said = [line for line in places.progress.lines if "of other data" in line]
+    assert len(said) == 1
+    assert said[0].startswith("2 of 2 rows in ")
+
+
+def test_rows_without_a_fingerprint_are_compared_by_what_is_said_of_their_data(
+    places: runner.Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = tiny(registry.EXPERIMENTS["table-cifar100"])
+    target = runner.run(experiment, "table-cifar100", places, preset="cpu", arms=["t2"])
+    older = json.loads(target.read_text())
+    for row in older["rows"]:
+        del row["fingerprint"]
+    target.write_text(json.dumps(older))
+    moved = replace(places, runs=places.runs / "new")
+    runner.run(experiment, "table-cifar100", moved, preset="cpu", arms=["t2"])
+    assert "t2, seed 0: done before" in places.progress.lines  # type: ignore[attr-defined]
+
+    def others(config: DataConfig, directory: Path | None = None) -> Dataset:
+        return replace(tiny_data(config), notes=("others, from a folder",))
+
+    monkeypatch.setattr(runner, "load", others)
+    monkeypatch.setattr("vpgcnn.training.loop.load", others)
+    runner.run(experiment, "table-cifar100", moved, preset="cpu", arms=["t2"])
+    assert json.loads(target.read_text())["data"] == "others"
 
 
 def test_a_result_is_of_use_without_its_data(places: runner.Places, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +334,11 @@ def test_the_command_that_is_written_makes_these_rows(places: runner.Places) -> 
     assert json.loads(target.read_text())["command"] == "vpgcnn reproduce table-cifar100 --preset cpu"
     runner.run(experiment, "table-cifar100", places, preset="cpu", arms=["full"], seeds=[3])
     said = json.loads(target.read_text())["command"]
-    assert said == "vpgcnn reproduce table-cifar100 --preset cpu --arms t2 full --seeds 0 3"
+    base = "vpgcnn reproduce table-cifar100 --preset cpu"
+    assert said == f"{base} --arms t2 --seeds 0; {base} --arms full --seeds 3"
+    runner.run(experiment, "table-cifar100", places, preset="cpu", arms=["t2"], seeds=[3])
+    runner.run(experiment, "table-cifar100", places, preset="cpu", arms=["full"], seeds=[0])
+    assert json.loads(target.read_text())["command"] == f"{base} --arms t2 full --seeds 0 3"
 
 
 @pytest.mark.parametrize("preset", ["cpu", "paper"])
@@ -405,7 +437,6 @@ def test_parameters_are_the_papers() -> None:
 
 def test_operations_are_counted_by_hand() -> None:
     """An ordinary convolution of C×O channels and k×k taps: 2·C·O·k²·positions, and the linear layer."""
-    from vpgcnn.models import build
     from vpgcnn.models.config import COLOR_CNN
 
     config = replace(COLOR_CNN, elements=1, level="full", width=5)
@@ -453,11 +484,35 @@ def test_claims_are_judged_by_paired_differences() -> None:
     assert same({"table-cifar10": rows_of({"a": [0.495, 0.704], "b": [0.50, 0.71]})}).verdict == "yes"
     assert same({"table-cifar10": rows_of({"a": [0.445, 0.66], "b": [0.50, 0.71]})}).verdict == "no"
     weak = judge({"table-cifar10": rows_of({"a": [0.50, 0.52], "b": [0.49, 0.50]})})
-    assert weak.verdict == "rather yes"  # three standard errors, but of two seeds
+    assert weak.verdict == "open"  # three standard errors, but of two seeds
+    weak = judge({"table-cifar10": rows_of({"a": [0.50, 0.52], "b": [0.488, 0.504]})})
+    assert weak.verdict == "rather yes"  # seven
     both = claims.every(judge, claims.better("table-cifar10", "a", "c"))
     assert both({"table-cifar10": rows_of({"a": [0.5, 0.8, 0.3], "b": [0.4, 0.71, 0.2]})}).verdict == "open"
     text = claims.table_claims({})
     assert text.count("not measured") == len(claims.CLAIMS)
+
+
+def test_stability_is_judged_by_what_is_drawn() -> None:
+    def row(arm: str, seed: int, drawn: float) -> dict[str, Any]:
+        change = {"drawn": {"lift": drawn}, "evaluated": {"lift": 0.01}}
+        return {"arm": arm, "seed": seed, "levels": {"fluctuation": change}}
+
+    judge = next(claim.judge for claim in claims.CLAIMS if claim.says.startswith("Gumbel"))
+    rows = [row("gumbel", 0, 0.3), row("ranked", 0, 0.02)]
+    assert judge({"fig-stability": rows[:1]}).verdict == "not measured"
+    assert judge({"fig-stability": rows}).verdict == "open"  # one seed
+    more = [*rows, row("gumbel", 1, 0.2), row("ranked", 1, 0.02)]
+    assert judge({"fig-stability": more}).verdict == "yes"
+    assert "gumbel 0.2500 (0.0100)" in judge({"fig-stability": more}).evidence
+    assert judge({"fig-stability": [*more, row("ranked", 2, 1.0)]}).verdict == "no"
+
+
+def test_the_wide_arm_is_as_large_as_the_variational_one() -> None:
+    flowers = registry.EXPERIMENTS["table-flowers"]
+    for preset in ("cpu", "paper"):
+        sizes = [count_parameters(build(flowers.config(arm, 0, preset).model, 3, 102)) for arm in ("ce3-wide", "vp3")]
+        assert sizes[0] == pytest.approx(sizes[1], rel=0.05)
 
 
 def test_a_table_is_markdown() -> None:

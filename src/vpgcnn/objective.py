@@ -127,7 +127,8 @@ class DualWeight:
 
 @dataclass(frozen=True)
 class Band:
-    """λ that keeps the mean kl between two bounds, in nats, as InstaAug keeps its entropy.
+    """λ that keeps the mean kl between two bounds, in nats, as InstaAug keeps its entropy (there λ is multiplied or
+    divided, and rests in between).
 
     Each step λ grows by `rate` while the running kl is above `high` (ranges too narrow), falls by it while it is
     below `low` (ranges too wide; λ may become negative), and goes back towards 0 in between. A kl of −log θ is an

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
 import torch
@@ -214,6 +215,8 @@ def _percent(values: list[float | None]) -> str:
 
 PAIRS = (
     ("vp3", "ce3"),
+    ("vp3", "ce3-wide"),
+    ("vp3", "learned"),
     ("vp6", "ce6"),
     ("ce3", "cnn-26k"),
     ("vp3-plain", "ce3-plain"),
@@ -231,5 +234,6 @@ def _paired(rows: list[dict[str, Any]]) -> list[str]:
             found[first, seed] - found[second, seed] for arm, seed in found if arm == first and (second, seed) in found
         ]
         if gaps:
-            lines.append(f"\n{first} − {second}, paired: {_percent(list(gaps))} points over {len(gaps)} seeds.")
+            error = f" ± {100 * stdev(gaps) / math.sqrt(len(gaps)):.2f} (standard error)" if len(gaps) > 1 else ""
+            lines.append(f"\n{first} − {second}, paired: {100 * mean(gaps):.2f}{error} points over {len(gaps)} seeds.")
     return lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from vpgcnn.report.chart import Chart
 from vpgcnn.serial import write_bytes, write_json
 from vpgcnn.training.progress import Quiet
 
-__all__ = ["budget_of", "data_of", "draw", "keep", "page", "text_of"]
+__all__ = ["budget_of", "data_of", "draw", "keep", "note_of", "page", "text_of"]
 
 CHOSEN = {
     "last": "the last epoch",
@@ -91,22 +91,30 @@ def _beside(table: str, published: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
+def note_of(notes: Sequence[str]) -> str:
+    """What is said of data, without where they are."""
+    return notes[0].split(" from ")[0].rstrip(",") if notes else ""
+
+
 def data_of(rows: list[Row]) -> str:
     """What was trained on, each note once."""
     if len({row["config"]["data"]["seed"] for row in rows}) > 1:
         return f"{rows[0]['config']['data']['name']}, a seed is also the number of the draw"
-    return "; ".join(dict.fromkeys(row["data"][0].split(" from ")[0].rstrip(",") for row in rows))
+    return "; ".join(dict.fromkeys(note_of(row["data"]) for row in rows))
 
 
 def budget_of(rows: list[Row]) -> str:
     """How long arms were trained."""
     config = rows[0]["config"]
+    usual = [row for row in rows if row["config"]["epochs"] == config["epochs"]]
     budget = f"{config['epochs']} epochs of batches of {config['batch_size']}, "
-    steps = sorted({row["steps"] for row in rows})
+    steps = sorted({row["steps"] for row in usual})
     budget += (
         f"{steps[0]} steps"
         if len(steps) == 1
         else f"{steps[0]} to {steps[-1]} steps, as the training set is small or large"
     )
+    others = {row["arm"]: row["config"]["epochs"] for row in rows if row["config"]["epochs"] != config["epochs"]}
+    budget += "".join(f"; {arm}: {epochs} epochs" for arm, epochs in others.items())
     searched = {row["arm"]: row["search_steps"] for row in rows if "search_steps" in row}
     return budget + "".join(f"; {arm}: and {count} steps of search" for arm, count in searched.items())

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from vpgcnn.data import load
+from vpgcnn.data import Dataset, load
 from vpgcnn.errors import UserError
 from vpgcnn.experiments.base import Experiment, Reproduction, Row, View
-from vpgcnn.experiments.pages import budget_of, data_of, draw, keep, page, text_of
+from vpgcnn.experiments.pages import budget_of, data_of, draw, keep, note_of, page, text_of
 from vpgcnn.experiments.registry import EXPERIMENTS
-from vpgcnn.serial import from_json, read_json, to_json, write_json
+from vpgcnn.serial import from_json, read_json, to_json, write_bytes, write_json
 from vpgcnn.training.checkpoint import load_model
 from vpgcnn.training.config import TrainConfig, settled
 from vpgcnn.training.loop import Interrupted, train
@@ -152,9 +152,8 @@ def _one(
             raise
         progress.say(f"{arm}, seed {seed}: done before; its data cannot be compared ({error})")
         return False
-    fingerprint = dataset.fingerprint()
-    keeper.data[seed if experiment.draws else 0] = fingerprint
-    if before is not None and before.get("fingerprint", fingerprint) != fingerprint:
+    keeper.compare(seed, dataset, progress)
+    if before is not None and not keeper.of_these_data(before):
         before, lacking = None, False
     finished = (own / "result.json").exists()
     if lacking and not finished:
@@ -194,7 +193,8 @@ def _settings_of(row: Row) -> dict[str, Any] | None:
 class _Keeper:
     """The result of an experiment: its rows from all measured runs, and those that were in the file before.
 
-    data: the fingerprint of the data that are there now, of each draw. figure: the name of its picture.
+    data: the fingerprint of the data that are there now and what is said of them, of each draw. figure: the name of
+    its picture.
     """
 
     def __init__(
@@ -206,7 +206,8 @@ class _Keeper:
         self.figure: str = old.get("figure", "")
         self.failed = {(one["arm"], one["seed"]): one["error"] for one in old.get("failed", ())}
         self.failed = {run: error for run, error in self.failed.items() if run not in wanted}
-        self.data: dict[int, str] = {}
+        self.data: dict[int, tuple[str, str]] = {}
+        self.parted = False
 
     def row(self, arm: str, seed: int, own: Path) -> Row | None:
         """The row of this run with the settings that it has now, if there is one."""
@@ -219,9 +220,30 @@ class _Keeper:
         if row["arm"] not in self.experiment.arms:
             return False
         config = self.experiment.config(row["arm"], row["seed"], self.preset)
-        data = self.data.get(row["seed"] if self.experiment.draws else 0)
-        same = data is None or row.get("fingerprint", data) == data
-        return same and _settings_of(row) == _settled(config)
+        return self.of_these_data(row) and _settings_of(row) == _settled(config)
+
+    def compare(self, seed: int, dataset: Dataset, progress: Quiet) -> None:
+        """These are the data of now. Rows of others will not be in the file any more: it is kept under another name."""
+        self.data[seed if self.experiment.draws else 0] = dataset.fingerprint(), note_of(dataset.notes)
+        rows = read_json(self.target)["rows"] if self.target.exists() else []
+        others = [row for row in rows if not self.of_these_data(row)]
+        if others and not self.parted:
+            self.parted = True
+            apart = self.target.with_name(f"{self.target.stem}.other-data.json")
+            write_bytes(apart, self.target.read_bytes())
+            progress.say(
+                f"{len(others)} of {len(rows)} rows in {self.target} are of other data than are here now; they are "
+                f"left out, and the file as it was is kept as {apart.name}"
+            )
+
+    def of_these_data(self, row: Row) -> bool:
+        """Whether a row is of the data that are there now, as far as both are known."""
+        now = self.data.get(row["seed"] if self.experiment.draws else 0)
+        if now is None:
+            return True
+        if "fingerprint" in row:  # older rows have none
+            return bool(row["fingerprint"] == now[0])
+        return note_of(row["data"]) == now[1]
 
     def rows(self) -> list[Row]:
         """In the order of the arms; what was measured here counts more than what the file says."""
@@ -239,7 +261,9 @@ class _Keeper:
         there = {(row["arm"], row["seed"]) for row in rows}
         commits = sorted({row["commit"] for row in rows})
         result = _result(self.name, "experiment", self.experiment.about, self.preset, rows, commits)
-        result["command"] += _arguments(self.experiment, self.preset, rows)
+        usual = set(self.experiment.arms_of(self.preset))
+        if not all(row["arm"] in usual and row["seed"] in self.experiment.seeds_of(row["arm"]) for row in rows):
+            result["command"] = _naming(result["command"], rows)
         result |= {"data": data_of(rows), "budget": budget_of(rows), "figure": self.figure}
         lost = {run: error for run, error in self.failed.items() if run not in there}
         result["failed"] = [{"arm": arm, "seed": seed, "error": error} for (arm, seed), error in lost.items()]
@@ -262,18 +286,17 @@ class _Keeper:
         return "\n".join(lines)
 
 
-def _arguments(experiment: Experiment, preset: str, rows: list[Row]) -> str:
-    """What the command has to be told besides, where rows are there that it does not make by itself."""
-    usual = set(experiment.arms_of(preset))
-    if all(row["arm"] in usual and row["seed"] in experiment.seeds_of(row["arm"]) for row in rows):
-        return ""
-    return _named(rows)
-
-
-def _named(rows: list[Row]) -> str:
-    """The arms and seeds of rows, as arguments."""
-    arms, seeds = dict.fromkeys(row["arm"] for row in rows), sorted({row["seed"] for row in rows})
-    return f" --arms {' '.join(arms)} --seeds {' '.join(map(str, seeds))}"
+def _naming(command: str, rows: list[Row]) -> str:
+    """The command that makes these rows and no others: one for each set of seeds that arms have."""
+    seeds: dict[str, set[int]] = {}
+    for row in rows:
+        seeds.setdefault(row["arm"], set()).add(row["seed"])
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for arm, own in seeds.items():
+        alike.setdefault(tuple(sorted(own)), []).append(arm)
+    return "; ".join(
+        f"{command} --arms {' '.join(arms)} --seeds {' '.join(map(str, own))}" for own, arms in alike.items()
+    )
 
 
 # ---------------------------------------------------------------- views
@@ -316,7 +339,7 @@ def _view(view: View, name: str, places: Places, asked: _Asked, experiments: Map
         for seed in experiments[source].seeds_of(arm)
     }
     if {(source, row["arm"], row["seed"]) for source, own_rows in found.items() for row in own_rows} != usual:
-        said["command"] += _named(every)
+        said["command"] = _naming(said["command"], every)
     said["data"] = "; ".join(f"{source}: {data_of(own_rows)}" for source, own_rows in found.items() if own_rows)
     said["budget"] = "; ".join(f"{source}: {budget_of(own_rows)}" for source, own_rows in found.items() if own_rows)
     target = _file(places, name, preset)

@@ -127,11 +127,19 @@ class PlainNet(nn.Module):
             std=self.std.flatten().tolist(),
         )  # fmt: skip
 
-    def describe(self, images: Tensor) -> Description:
-        """What the last linear layer sees of images, of an ordinary network."""
+    @property
+    def head(self) -> nn.Linear:
+        """The last linear layer of an ordinary network."""
+        return self._ordinary().fc
+
+    def _ordinary(self) -> ResNet:
         if not isinstance(self.network, ResNet):
             raise UserError("a converted network does not say what its last layer sees: views are pooled after it")
-        seen = self.network.describe((images - self.mean) / self.std)
+        return self.network
+
+    def describe(self, images: Tensor) -> Description:
+        """What the last linear layer sees of images, of an ordinary network."""
+        seen = self._ordinary().describe((images - self.mean) / self.std)
         return Description(seen, seen.new_zeros(seen.shape[0]))
 
     def forward(self, images: Tensor) -> Prediction:
