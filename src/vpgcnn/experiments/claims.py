@@ -185,6 +185,14 @@ CLAIMS = (
         every(better("table-colormnist", "ce3", "cnn-instaaug"), better("table-colormnist", "ce6", "cnn-instaaug")),
     ),
     Claim(
+        "on ColorMNIST InstaAug gains no more than a point over its network without, ordinary or equivariant",
+        every(
+            not_worse("table-colormnist", "cnn-19k", "cnn-instaaug", 1.0),
+            not_worse("table-colormnist", "ce3", "ce3-instaaug", 1.0),
+            not_worse("table-colormnist", "ce6", "ce6-instaaug", 1.0),
+        ),
+    ),
+    Claim(
         "on Flowers102 VP G-CNN is better than full equivariance, the hybrid and Partial G-CNN",
         every(*(better("table-flowers", "vp3", other) for other in ("ce3", "ce3-hybrid", "partial3"))),
     ),

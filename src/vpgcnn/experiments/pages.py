@@ -116,5 +116,10 @@ def budget_of(rows: list[Row]) -> str:
     )
     others = {row["arm"]: row["config"]["epochs"] for row in rows if row["config"]["epochs"] != config["epochs"]}
     budget += "".join(f"; {arm}: {epochs} epochs" for arm, epochs in others.items())
-    searched = {row["arm"]: row["search_steps"] for row in rows if "search_steps" in row}
-    return budget + "".join(f"; {arm}: and {count} steps of search" for arm, count in searched.items())
+    searched: dict[str, set[int]] = {}
+    for row in rows:
+        if "search_steps" in row:
+            searched.setdefault(row["arm"], set()).add(row["search_steps"])
+    for arm, counts in searched.items():
+        budget += f"; {arm}: and {' to '.join(map(str, sorted({min(counts), max(counts)})))} steps of search"
+    return budget
