@@ -75,6 +75,10 @@ def moved(arm: Arm, kind: Literal["fixed", "shared", "image", "policy"], **setti
             chosen["predictor"] = "resnet" if large else "small"
         if kind == "policy":
             chosen["search"] = max(2, config.epochs // 3)
+            if isinstance(model, ColorConfig) and model.shape == "resnet":
+                chosen["rate"] = (
+                    1e-3  # it reads ten times as many features: at 1e-2 its chances are 0 or 1 after an epoch
+                )
         return replace(config, augmenter=AugmenterConfig(kind, **chosen), objective=objective)
 
     return changed
