@@ -480,9 +480,12 @@ def test_claims_are_judged_by_paired_differences() -> None:
     assert judge({"table-cifar10": rows_of({"a": [0.5, 0.4], "b": [0.4, 0.5]})}).verdict == "open"
     lower = claims.better("table-cifar10", "a", "b", claims.loss)
     assert lower({"table-cifar10": rows_of({"a": [0.5, 0.8, 0.3], "b": [0.4, 0.71, 0.2]})}).verdict == "yes"
-    same = claims.not_worse("table-cifar10", "a", "b", 2.0)
+    same = claims.better_by("table-cifar10", "a", "b", -2.0)
     assert same({"table-cifar10": rows_of({"a": [0.495, 0.704], "b": [0.50, 0.71]})}).verdict == "yes"
     assert same({"table-cifar10": rows_of({"a": [0.445, 0.66], "b": [0.50, 0.71]})}).verdict == "no"
+    far = claims.better_by("table-cifar10", "a", "b", 5.0)
+    assert far({"table-cifar10": rows_of({"a": [0.5, 0.8, 0.3], "b": [0.4, 0.71, 0.2]})}).verdict == "yes"
+    assert far({"table-cifar10": rows_of({"a": [0.42, 0.73, 0.21], "b": [0.4, 0.71, 0.2]})}).verdict == "no"
     weak = judge({"table-cifar10": rows_of({"a": [0.50, 0.52], "b": [0.49, 0.50]})})
     assert weak.verdict == "open"  # three standard errors, but of two seeds
     weak = judge({"table-cifar10": rows_of({"a": [0.50, 0.52], "b": [0.488, 0.504]})})
