@@ -258,6 +258,7 @@ class GumbelDistribution(Distribution):
         return torch.cat([product.sum(dim=1, keepdim=True), others], dim=1)
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _gauss(count: int) -> tuple[list[float], list[float]]:
     """Places in (0, 1) and weights of Gauss's rule, exact for polynomials of a degree below twice their number."""
     places, parts = np.polynomial.legendre.leggauss(count)
