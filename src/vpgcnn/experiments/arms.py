@@ -76,9 +76,8 @@ def moved(arm: Arm, kind: Literal["fixed", "shared", "image", "policy"], **setti
         if kind == "policy":
             chosen["search"] = max(2, config.epochs // 3)
             if isinstance(model, ColorConfig) and model.shape == "resnet":
-                chosen["rate"] = (
-                    1e-3  # it reads ten times as many features: at 1e-2 its chances are 0 or 1 after an epoch
-                )
+                # It reads ten times as many features there: at 1e-2 its chances are 0 or 1 after an epoch.
+                chosen["rate"] = 1e-3
         return replace(config, augmenter=AugmenterConfig(kind, **chosen), objective=objective)
 
     return changed
