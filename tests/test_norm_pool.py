@@ -18,6 +18,7 @@ from vpgcnn import (
     Rotations,
     SpatialPool,
     join,
+    norm,
 )
 from vpgcnn.distributions import WindowDistribution
 from vpgcnn.layout import by_pixel
@@ -363,3 +364,12 @@ def test_a_residual_block_on_moving_elements() -> None:
 def test_bad_input_is_named(call, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_moments_are_the_same_wherever_they_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU has a kernel of its own for them; other devices and compiled programs take torch's general one."""
+    channels = torch.randn(6, 5, 4, 4) * 3 + torch.arange(5.0)[:, None, None]
+    here = norm._moments(channels)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    for one, other in zip(here, norm._moments(channels), strict=True):
+        torch.testing.assert_close(one, other)

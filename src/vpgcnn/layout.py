@@ -10,7 +10,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["by_pixel", "flat", "laid_out_as", "over", "prefer_by_pixel", "sums", "unflat"]
+__all__ = [
+    "by_maps",
+    "by_pixel",
+    "flat",
+    "laid_out_as",
+    "maps",
+    "of_maps",
+    "over",
+    "prefer_by_pixel",
+    "sums",
+    "unflat",
+]
 
 
 def by_pixel(values: Tensor) -> bool:
@@ -52,9 +63,26 @@ def over(numbers: Tensor, rows: Tensor, shape: torch.Size) -> Tensor:
 def sums(rows: Tensor, shape: torch.Size) -> Tensor:
     """The sum of each map, `(B, C, G)`, of `rows = flat(values)`."""
     if rows.dim() == 5:
-        return rows.sum(dim=(-2, -1))
+        return rows.flatten(-2) @ rows.new_ones(shape[-2] * shape[-1])  # small maps are slow to sum
     ones = rows.new_ones(1, 1, rows.shape[1]).expand(rows.shape[0], -1, -1)
     return torch.bmm(ones, rows).view(-1, *shape[1:3])  # a product with ones: many times as fast as a sum
+
+
+def maps(values: Tensor) -> Tensor:
+    """A view for torch's own layers: `(B, C·G, H, W)` of what lies pixel by pixel, `(B, C, G·H·W)` of other values."""
+    return values.flatten(1, 2) if by_pixel(values) else values.flatten(2)
+
+
+def of_maps(numbers: Tensor, values: Tensor) -> Tensor:
+    """Numbers `(C,)`, one for each channel of `maps(values)`."""
+    return numbers.repeat_interleave(values.shape[2]) if by_pixel(values) else numbers
+
+
+def by_maps(numbers: Tensor, values: Tensor) -> Tensor:
+    """Numbers `(B, 1, G)`, one for each element of each image, in a shape that goes with `maps(values)`."""
+    if by_pixel(values):
+        return numbers.expand(-1, values.shape[1], -1).flatten(1)[..., None, None]
+    return numbers.repeat_interleave(values.shape[-2] * values.shape[-1], dim=2)
 
 
 def _pixels(values: Tensor) -> Tensor:

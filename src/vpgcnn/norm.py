@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from vpgcnn.encoders import Standardise
 from vpgcnn.features import GroupFeature
-from vpgcnn.layout import by_pixel, flat, laid_out_as, over, sums, unflat
+from vpgcnn.layout import by_maps, by_pixel, flat, laid_out_as, maps, of_maps, over, sums, unflat
 from vpgcnn.precision import full_precision, uniform
 from vpgcnn.processes import across, sum_over_processes
 
@@ -59,14 +61,10 @@ class GroupBatchNorm(nn.Module):
             self.num_batches_tracked.add_(1)
         synchronised = self.synchronised and across()
         if self.training and (feature.weights is not None or synchronised or by_pixel(feature.values)):
-            weights = feature.weights
-            if weights is None:
-                weights = self.weight.new_full((feature.shape[0], feature.shape[2]), 1 / feature.shape[2])
-            return feature.with_values(self._weighted(feature.values, weights, synchronised))
+            return feature.with_values(self._weighted(feature.values, feature.weights, synchronised))
         if by_pixel(feature.values):
-            scale = self.weight * (self.running_var + self.eps).rsqrt()
-            shift = self.bias - self.running_mean * scale
-            return feature.with_values(_affine(feature.values, scale.to(feature.dtype), shift.to(feature.dtype)))
+            statistics = self.running_mean, self.running_var, self.weight, self.bias
+            return feature.with_values(_normalised(feature.values, *statistics, self.eps))
         normed = F.batch_norm(
             feature.values.flatten(2),
             self.running_mean,
@@ -79,17 +77,19 @@ class GroupBatchNorm(nn.Module):
         )
         return feature.with_values(normed.view_as(feature.values))
 
-    def _weighted(self, values: Tensor, weights: Tensor, synchronised: bool) -> Tensor:
+    def _weighted(self, values: Tensor, weights: Tensor | None, synchronised: bool) -> Tensor:
         with full_precision(values.device):
             dtype = self.weight.dtype
+            share = None if weights is None else (weights.to(dtype) / weights.shape[0]).unsqueeze(1)  # B 1 G, sums to 1
             if synchronised:
-                norm, share, mean, var = self._together(values.to(dtype), weights.to(dtype))
+                norm, share, mean, var = self._together(values.to(dtype), weights)
             else:
-                share = (weights.to(dtype) / weights.shape[0]).unsqueeze(1)  # B 1 G, sums to 1
                 norm, mean, var, *_ = _WeightedNorm.apply(values.to(dtype), share, self.weight, self.bias, self.eps)
             with torch.no_grad():
                 # Bessel's factor for as many values as the weights amount to.
-                squares = share.square().sum()
+                squares = (
+                    mean.new_tensor(1 / (values.shape[0] * values.shape[2])) if share is None else share.square().sum()
+                )
                 if synchronised:
                     squares = sum_over_processes(squares)
                 count = values.shape[-2] * values.shape[-1] / squares
@@ -98,8 +98,9 @@ class GroupBatchNorm(nn.Module):
                 self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
             return norm.to(values.dtype)
 
-    def _together(self, values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _together(self, values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The same over the batches of all processes: normalised values, the share of each element, mean, variance."""
+        weights = values.new_full(values.shape[:3:2], 1 / values.shape[2]) if weights is None else weights.to(values)
         share = (weights / sum_over_processes(weights.new_tensor(float(weights.shape[0])))).unsqueeze(1)
         centre = values.mean(dim=(-2, -1))
         spread = (values - centre[..., None, None]).square().mean(dim=(-2, -1))
@@ -113,35 +114,31 @@ class GroupBatchNorm(nn.Module):
 
 
 class _WeightedNorm(torch.autograd.Function):
-    """Batch norm under weights, with a gradient that passes over the values four times instead of ten.
+    """Batch norm under weights: torch's own kernels for what all images share, and one more pass for the weights.
 
-    values `(B, C, G, H, W)`, share `(B, 1, G)` that sums to 1, weight and bias `(C,)`; also returns the
-    mean and the variance `(C,)`, which have no gradient.
+    values `(B, C, G, H, W)`, share `(B, 1, G)` that sums to 1, or None where all are the same; weight and bias `(C,)`.
+    Also returns the mean and the variance `(C,)`, which have no gradient.
     """
 
     @staticmethod
     def forward(
-        values: Tensor, share: Tensor, weight: Tensor, bias: Tensor, eps: float
+        values: Tensor, share: Tensor | None, weight: Tensor, bias: Tensor, eps: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        positions = values.shape[-2] * values.shape[-1]
-        rows, shape = flat(values), values.shape
-        # A few images at a time, which then are in the cache. As var_mean, and many times faster on a CPU.
-        if by_pixel(values):
+        if share is None:
+            centre, apart = (each.view(values.shape[1], -1) for each in _moments(maps(values)))
+            mean = centre.mean(dim=1)
+            apart = apart + (centre - mean[:, None]).square()
+            var = apart.mean(dim=1)
+        else:
+            positions = values.shape[-2] * values.shape[-1]
+            rows, shape = flat(values), values.shape
             centre = sums(rows, shape) / positions
             mean = (centre * share).sum(dim=(0, 2))
             wide = over(mean[None, :, None], rows, shape)
+            # A few images at a time, which then are in the cache. As var_mean, and many times faster on a CPU.
             apart = torch.cat([sums((some - wide).square_(), shape) for some in _parts(rows)]) / positions
-        else:
-            centres, spreads = [], []
-            for some in _parts(rows):
-                centres.append(sums(some, shape) / positions)
-                spreads.append(torch.linalg.vector_norm(some - centres[-1][..., None, None], dim=(-2, -1)))
-            centre = torch.cat(centres)
-            mean = (centre * share).sum(dim=(0, 2))
-            apart = (centre - mean[:, None]).square() + torch.cat(spreads).square() / positions
-        var = (apart * share).sum(dim=(0, 2))
-        scale = weight * (var + eps).rsqrt()
-        return _affine(values, scale, bias - mean * scale), mean, var, centre, apart
+            var = (apart * share).sum(dim=(0, 2))
+        return _normalised(values, mean, var, weight, bias, eps), mean, var, centre, apart
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
@@ -151,39 +148,57 @@ class _WeightedNorm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor, None]:
         # With x̂ = (x − μ)r, A = Σg and B = Σgx̂ of a channel, and the probability p of each value:
         # dL/dx = wr(g − pA − px̂B), dL/dμ = −wrA, dL/dσ² = −wr²B/2, dL/dp = x·dL/dμ + (x − μ)²·dL/dσ².
         values, share, weight, mean, var, centre, apart = ctx.saved_tensors
-        shape = values.shape
+        shape, channels = values.shape, maps(values)
+        grad = maps(laid_out_as(grads[0], values))
+        wide = partial(of_maps, values=values)
+        _, *found = torch.ops.aten.native_batch_norm_backward(
+            grad, channels, wide(weight), wide(mean), wide(var), None, None, False, ctx.eps, [False, True, True]
+        )
+        slope, total = (each.view(shape[1], -1).sum(dim=1) for each in found)
+        scale = weight * (var + ctx.eps).rsqrt()
         positions = shape[-2] * shape[-1]
-        rows, grad = flat(values), flat(laid_out_as(grads[0], values))
-        along, total = torch.zeros_like(mean), torch.zeros_like(mean)
-        for some, own in zip(_parts(grad), _parts(rows), strict=True):
-            along += sums(some * own, shape).sum(dim=(0, 2))
-            total += sums(some, shape).sum(dim=(0, 2))
-        inverse = (var + ctx.eps).rsqrt()
-        slope = (along - mean * total) * inverse
-        scale = weight * inverse
-        steep = scale * inverse * slope
-        probability = share / positions
-        factor = -steep[:, None] * probability
-        constant = (steep * mean - scale * total)[:, None] * probability
-        to_values = torch.empty_like(rows)
-        slopes = over(scale[None, :, None], rows, shape)
-        for into, some, own, *terms in zip(
-            *map(_parts, (to_values, grad, rows)), _parts(constant, rows), _parts(factor, rows), strict=True
-        ):
-            plus, times = (over(term, rows, shape) for term in terms)
-            torch.mul(own, times, out=into).add_(plus).addcmul_(slopes, some)
-        to_share = -(centre * (scale * total)[:, None] + apart * (steep / 2)[:, None]).sum(dim=1, keepdim=True)
-        return unflat(to_values, shape), to_share, slope, total, None
+        same = 1 / (shape[0] * shape[2] * positions) if share is None else 1.0
+        centre_of, spread_of, times, plus = map(wide, (mean, var, -same * scale * slope, -same * scale * total))
+        slopes = wide(scale).view(-1, *[1] * (channels.dim() - 2))
+        chances = None if share is None else by_maps(share / positions, values)
+        to_values = torch.empty_like(channels)
+        step = _few(channels)
+        for start in range(0, len(channels), step):
+            some = slice(start, start + step)
+            back = F.batch_norm(channels[some], centre_of, spread_of, times, plus, training=False, eps=ctx.eps)
+            back = back if chances is None else back.mul_(chances[some])
+            torch.addcmul(back, slopes, grad[some], out=to_values[some])
+        to_share = None
+        if share is not None:
+            steep = scale * (var + ctx.eps).rsqrt() * slope
+            to_share = -(centre * (scale * total)[:, None] + apart * (steep / 2)[:, None]).sum(dim=1, keepdim=True)
+        return to_values.view_as(values), to_share, slope, total, None
 
 
-def _parts(tensor: Tensor, like: Tensor | None = None) -> tuple[Tensor, ...]:
-    """A few images at a time: as many as make up half a million numbers, of this tensor or of another."""
-    each = max(1, (tensor if like is None else like)[:1].numel())
-    return tensor.split(max(1, 2**19 // each))
+def _moments(channels: Tensor) -> Sequence[Tensor]:
+    """Mean and variance of each channel of `(B, C, ...)`."""
+    if channels.device.type == "cpu" and not torch.compiler.is_compiling():
+        return torch.batch_norm_update_stats(channels, None, None, 0)  # as var_mean, and many times faster
+    return torch.var_mean(channels, dim=(0, *range(2, channels.dim())), correction=0)[::-1]
+
+
+def _normalised(values: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Values `(B, C, G, H, W)` with these statistics `(C,)` of their channels: one pass."""
+    mean, var, weight, bias = (of_maps(each, values) for each in (mean, var, weight, bias))
+    return F.batch_norm(maps(values), mean, var, weight, bias, training=False, eps=eps).view_as(values)
+
+
+def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
+    """A few images at a time: as many as make up half a million numbers."""
+    return tensor.split(_few(tensor))
+
+
+def _few(tensor: Tensor) -> int:
+    return max(1, 2**19 // max(1, tensor[:1].numel()))
 
 
 def synchronise(model: nn.Module) -> nn.Module:
@@ -294,9 +309,10 @@ class _ReluDrop(torch.autograd.Function):
     def forward(values: Tensor, bits: Tensor, p: float) -> Tensor:
         dropped = _dropped(p)
         out = torch.empty_like(values)
+        kept = torch.empty_like(_parts(values)[0])  # as numbers: five times as fast to multiply with as truth values
         for into, some, random in zip(*map(_parts, (out, values, bits)), strict=True):
             torch.clamp(some, min=0, out=into)
-            into.mul_(random >= dropped - 2**15).mul_(2**16 / (2**16 - dropped))
+            into.mul_(torch.ge(random, dropped - 2**15, out=kept[: len(some)])).mul_(2**16 / (2**16 - dropped))
         return out
 
     @staticmethod
