@@ -342,3 +342,14 @@ def test_monotonic_networks_lose_equivariance_with_depth_only() -> None:
         nn.init.constant_(level.raw, float(raw))
     theta = torch.stack([level.parameters_of_all()[0, 0] for level in levels])
     assert torch.allclose(theta, own.cumprod(0))
+
+
+def test_a_hopeless_element_does_not_spoil_the_gradient() -> None:
+    """Logits so low that their chances would be 0 in single precision: the KL's gradient stays a number, and finite."""
+    raw = torch.tensor([[-200.0, -100.0]], requires_grad=True)
+    family = GumbelSoftmax()
+    family.distribution(
+        family.bounded(raw, Hue(3), None), Hue(3), None, noisy=False, generator=None
+    ).kl().sum().backward()
+    assert raw.grad is not None
+    assert raw.grad.isfinite().all()

@@ -55,6 +55,8 @@ __all__ = [
 
 MOST_LIKELY = 0.99
 """The highest chance that an element of a Gumbel-softmax level can begin with: at 1 it could not learn."""
+LARGEST_LOGIT = 30.0
+"""Beyond it a chance soon is 0 in single precision, where the KL has no gradient."""
 
 
 class _Bound(torch.autograd.Function):
@@ -252,7 +254,7 @@ class GumbelSoftmax(Family):
         return torch.full((others,), math.log(self.initial / (1 - self.initial)))
 
     def bounded(self, raw: Tensor, group: Group, points: int | None) -> Tensor:
-        return raw
+        return bound(raw, [-LARGEST_LOGIT] * raw.shape[1], LARGEST_LOGIT)
 
     def inside(self) -> GumbelSoftmax:
         return replace(self, initial=MOST_LIKELY)
