@@ -58,7 +58,7 @@ def alternatives() -> str:
     """Levels for each image against what is simpler."""
     lines = []
     for words, data, name, rival, arm in RIVALS:
-        told = judged(gap(results(), name, arm, rival), f"{arm} − {rival}").evidence
+        told = judged(gap(results().get(name, ()), arm, rival), f"{arm} − {rival}").evidence
         lines.append((words, data, f"{rival}: {accuracy(of(name, rival))}", f"{arm}: {accuracy(of(name, arm))}", told))
     heads = ("instead", "data", "accuracy (parameters)", "a level for each image", "difference, of equal seeds")
     return markdown(heads, lines)

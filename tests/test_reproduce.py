@@ -114,7 +114,7 @@ def checked(target: Path, name: str, *, figure: bool) -> dict[str, Any]:
     assert result["name"] == name
     text = target.with_suffix(".md").read_text()
     assert f"# {name} (preset cpu)" in text
-    assert result["command"].startswith(f"vpgcnn reproduce {name} --preset cpu")
+    assert f"vpgcnn reproduce {name} --preset cpu" in result["command"]
     assert f"`{result['command']}`" in text
     assert target.with_suffix(".png").exists() == target.with_suffix(".html").exists() == figure
     assert (f"({target.stem}.png)" in text) == figure == bool(result["figure"])
@@ -128,7 +128,7 @@ def checked(target: Path, name: str, *, figure: bool) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", [name for name in registry.EXPERIMENTS if name != "table-flowers"])
 def test_every_experiment_runs(name: str, places: runner.Places) -> None:
-    experiment = tiny(registry.registry.EXPERIMENTS[name])
+    experiment = tiny(registry.EXPERIMENTS[name])
     target = runner.run(experiment, name, places, preset="cpu")
     result = checked(target, name, figure=experiment.chart is not None)
     assert [row["arm"] for row in result["rows"]] == experiment.arms_of("cpu")
@@ -153,13 +153,17 @@ def test_every_experiment_runs(name: str, places: runner.Places) -> None:
 
 def test_the_views_of_the_color_experiments(places: runner.Places) -> None:
     """Five views of two experiments, whose arms are trained once."""
-    experiments = {name: tiny(registry.registry.EXPERIMENTS[name]) for name in ("table-colormnist", "table-flowers")}
+    experiments = {name: tiny(registry.EXPERIMENTS[name]) for name in ("table-colormnist", "table-flowers")}
     chosen = ["cnn-19k", "ce3", "vp3", "resnet"]
     color = runner.run(
         registry.VIEWS["table-color"], "table-color", places, preset="cpu", arms=chosen, experiments=experiments
     )
     result = checked(color, "table-color", figure=False)
-    assert result["command"].endswith("--preset cpu --arms cnn-19k ce3 vp3 resnet --seeds 0")
+    assert result["command"] == (
+        "vpgcnn reproduce table-colormnist --preset cpu --arms cnn-19k ce3 vp3 --seeds 0; "
+        "vpgcnn reproduce table-flowers --preset cpu --arms resnet vp3 --seeds 0; "
+        "vpgcnn reproduce table-color --preset cpu --no-training"
+    )
     assert [row["elements"] for row in result["rows"]] == [elements for _, elements, *_ in COLOR]
     assert {row["colormnist"]["arm"] for row in result["rows"] if row["colormnist"]} == {"cnn-19k", "ce3", "vp3"}
     text = color.with_suffix(".md").read_text()
@@ -243,7 +247,7 @@ def test_an_arm_that_fails_does_not_lose_the_others(places: runner.Places, monke
 
 
 def test_a_view_does_without_a_source_that_fails(places: runner.Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiments = {name: tiny(registry.registry.EXPERIMENTS[name]) for name in ("table-colormnist", "table-flowers")}
+    experiments = {name: tiny(registry.EXPERIMENTS[name]) for name in ("table-colormnist", "table-flowers")}
 
     def only_flowers(config: DataConfig, directory: Path | None = None) -> Dataset:
         if config.name != "flowers102":
@@ -257,6 +261,24 @@ def test_a_view_does_without_a_source_that_fails(places: runner.Places, monkeypa
     assert [row["arm"] for row in result["rows"] if row["flowers102"]] == ["T(2) × H₃ VP"]
     assert not any(row["colormnist"] for row in result["rows"])
     assert "no digits here" in result["failed"][0]["error"]
+
+
+def test_what_has_been_run_is_shown_without_training(places: runner.Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = tiny(registry.EXPERIMENTS["table-flowers"])
+    experiments = {**registry.EXPERIMENTS, "table-flowers": experiment}
+    view = registry.VIEWS["table-color"]
+    for entry, name in ((experiment, "table-flowers"), (view, "table-color")):
+        with pytest.raises(UserError, match=f"nothing of {name} has been run yet"):
+            runner.run(entry, name, places, preset="cpu", train=False, experiments=experiments)
+    runner.run(experiment, "table-flowers", places, preset="cpu", arms=["vp3"], seeds=[1])
+    monkeypatch.setattr(runner, "train", lambda *_, **__: pytest.fail("trains"))
+    target = runner.run(view, "table-color", places, preset="cpu", train=False, experiments=experiments)
+    result = checked(target, "table-color", figure=False)
+    assert [row["arm"] for row in result["rows"] if row["flowers102"]] == ["T(2) × H₃ VP"]
+    made = "vpgcnn reproduce table-flowers --preset cpu --arms vp3 --seeds 1"
+    assert result["command"] == f"{made}; vpgcnn reproduce table-color --preset cpu --no-training"
+    target = runner.run(experiment, "table-flowers", places, preset="cpu", train=False)
+    assert [(row["arm"], row["seed"]) for row in json.loads(target.read_text())["rows"]] == [("vp3", 1)]
 
 
 def test_rows_of_other_data_do_not_count(places: runner.Places, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,6 +303,12 @@ def test_rows_of_other_data_do_not_count(places: runner.Places, monkeypatch: pyt
     said = [line for line in places.progress.lines if "of other data" in line]
     assert len(said) == 1
     assert said[0].startswith("2 of 2 rows in ")
+    monkeypatch.setattr(runner, "load", tiny_data)
+    monkeypatch.setattr("vpgcnn.training.loop.load", tiny_data)
+    runner.run(experiment, "table-cifar100", replace(places, runs=places.runs / "newer"), preset="cpu", arms=["t2"])
+    first, second = (target.with_name(f"table-cifar100.other-data{end}.json") for end in ("", "-2"))
+    assert len(json.loads(first.read_text())["rows"]) == 2  # not written over
+    assert json.loads(second.read_text())["data"] == "others"
 
 
 def test_rows_without_a_fingerprint_are_compared_by_what_is_said_of_their_data(
@@ -482,6 +510,7 @@ def test_claims_are_judged_by_paired_differences() -> None:
     assert "+9.67 ± 0.33 points" in clear.evidence
     assert judge({"table-cifar10": rows_of({"a": [0.4, 0.71, 0.2], "b": [0.5, 0.8, 0.3]})}).verdict == "no"
     assert judge({"table-cifar10": rows_of({"a": [0.5, 0.4], "b": [0.4, 0.5]})}).verdict == "open"
+    assert judge({"table-cifar10": rows_of({"a": [0.5, 0.4, 0.3], "b": [0.5, 0.4, 0.3]})}).verdict == "open"  # the same
     lower = claims.better("table-cifar10", "a", "b", claims.loss)
     assert lower({"table-cifar10": rows_of({"a": [0.5, 0.8, 0.3], "b": [0.4, 0.71, 0.2]})}).verdict == "yes"
     same = claims.better_by("table-cifar10", "a", "b", -2.0)
@@ -500,19 +529,20 @@ def test_claims_are_judged_by_paired_differences() -> None:
     assert text.count("not measured") == len(claims.CLAIMS)
 
 
-def test_stability_is_judged_by_what_is_drawn() -> None:
-    def row(arm: str, seed: int, drawn: float) -> dict[str, Any]:
-        change = {"drawn": {"lift": drawn}, "evaluated": {"lift": 0.01}}
+def test_stability_is_judged_by_what_is_drawn_and_by_what_is_evaluated() -> None:
+    def row(arm: str, seed: int, drawn: float, evaluated: float) -> dict[str, Any]:
+        change = {"drawn": {"lift": drawn}, "evaluated": {"lift": evaluated}}
         return {"arm": arm, "seed": seed, "levels": {"fluctuation": change}}
 
     judge = next(claim.judge for claim in claims.CLAIMS if claim.says.startswith("Gumbel"))
-    rows = [row("gumbel", 0, 0.3), row("ranked", 0, 0.02)]
+    rows = [row("gumbel", 0, 0.3, 0.1), row("ranked", 0, 0.02, 0.01)]
     assert judge({"fig-stability": rows[:1]}).verdict == "not measured"
     assert judge({"fig-stability": rows}).verdict == "open"  # one seed
-    more = [*rows, row("gumbel", 1, 0.2), row("ranked", 1, 0.02)]
+    more = [*rows, row("gumbel", 1, 0.2, 0.1), row("ranked", 1, 0.02, 0.01)]
     assert judge({"fig-stability": more}).verdict == "yes"
-    assert "gumbel 0.2500 (0.0100)" in judge({"fig-stability": more}).evidence
-    assert judge({"fig-stability": [*more, row("ranked", 2, 1.0)]}).verdict == "no"
+    assert "gumbel 0.2500 (0.1000)" in judge({"fig-stability": more}).evidence
+    assert judge({"fig-stability": [*more, row("ranked", 2, 0.02, 1.0)]}).verdict == "open"  # chances settle, draws not
+    assert judge({"fig-stability": [*more, row("ranked", 2, 1.0, 1.0)]}).verdict == "no"
 
 
 def test_the_wide_arm_is_as_large_as_the_variational_one() -> None:

@@ -12,6 +12,7 @@ EXAMPLES = """examples:
   vpgcnn reproduce fig-mnist67-180
   vpgcnn reproduce table-cifar10 --arms full variational --seeds 0 1
   vpgcnn reproduce table-flowers --measure-again                other measurements of the same weights
+  vpgcnn reproduce table-color --no-training                    a table of what has been run so far
 
 Every run resumes where it was; what has been measured is not run again. An arm that fails does not stop the others.
 """
@@ -27,6 +28,7 @@ def main(arguments: list[str]) -> int:
     command.add_argument("--arms", nargs="+", help="only these arms")
     command.add_argument("--seeds", nargs="+", type=int, help="other seeds")
     command.add_argument("--measure-again", action="store_true", help="measure anew what was trained before")
+    command.add_argument("--no-training", action="store_true", help="write what has been run, and leave the rest")
     command.add_argument("--runs", type=Path, default=Path("runs"), help="where runs are kept (default: runs)")
     command.add_argument("--results", type=Path, default=Path("results"), help="where results go (default: results)")
     command.add_argument("--threads", type=int, default=0, help="CPU threads")
@@ -57,6 +59,7 @@ def main(arguments: list[str]) -> int:
         target = run(
             chosen, options.name, Places(options.runs, options.results, settings, Progress()), preset=options.preset,
             arms=options.arms, seeds=options.seeds, again=options.measure_again,
+            train=not options.no_training,
         )  # fmt: skip
     except Interrupted as stop:
         print(f"{stop}; the same command goes on there")  # noqa: T201

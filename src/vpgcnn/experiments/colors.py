@@ -26,6 +26,7 @@ from vpgcnn.analysis import (
     same_for_all,
 )
 from vpgcnn.data import Dataset
+from vpgcnn.experiments.claims import gap
 from vpgcnn.experiments.photographs import spread
 from vpgcnn.hsv import shift_hue
 from vpgcnn.levels import Variational
@@ -227,13 +228,10 @@ PAIRS = (
 
 def _paired(rows: list[dict[str, Any]]) -> list[str]:
     """Differences of arms on the same draws."""
-    found = {(row["arm"], row["seed"]): row["scores"]["accuracy"] for row in rows}
     lines = []
     for first, second in PAIRS:
-        gaps = [
-            found[first, seed] - found[second, seed] for arm, seed in found if arm == first and (second, seed) in found
-        ]
+        gaps = gap(rows, first, second)
         if gaps:
-            error = f" ± {100 * stdev(gaps) / math.sqrt(len(gaps)):.2f} (standard error)" if len(gaps) > 1 else ""
-            lines.append(f"\n{first} − {second}, paired: {100 * mean(gaps):.2f}{error} points over {len(gaps)} seeds.")
+            error = f" ± {stdev(gaps) / math.sqrt(len(gaps)):.2f} (standard error)" if len(gaps) > 1 else ""
+            lines.append(f"\n{first} − {second}, paired: {mean(gaps):.2f}{error} points over {len(gaps)} seeds.")
     return lines

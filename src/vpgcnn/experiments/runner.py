@@ -11,6 +11,7 @@ import json
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,16 @@ class Places:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What of it is to be run. arms, seeds: None for its own. again: measure anew what was trained before."""
+    """What of it is to be run.
+
+    arms, seeds: None for its own. again: measure anew what was trained before. train: whether to run what is lacking.
+    """
 
     preset: str
     arms: list[str] | None
     seeds: list[int] | None
     again: bool
+    train: bool
 
 
 def run(
@@ -62,14 +67,15 @@ def run(
     arms: list[str] | None = None,
     seeds: list[int] | None = None,
     again: bool = False,
+    train: bool = True,
     experiments: Mapping[str, Experiment] = EXPERIMENTS,
 ) -> Path:
     """Do what is not done yet, write the result; returns its path.
 
-    arms: only these. seeds: others than its own. again: measure anew what was trained before. experiments: those
-    that a view may look at.
+    arms: only these. seeds: others than its own. again: measure anew what was trained before. train: False to write
+    what has been run and leave the rest. experiments: those that a view may look at.
     """
-    asked = _Asked(preset, arms, seeds, again)
+    asked = _Asked(preset, arms, seeds, again, train)
     if isinstance(entry, Experiment):
         return _experiment(entry, name, places, asked)
     if isinstance(entry, View):
@@ -108,7 +114,9 @@ def _experiment(experiment: Experiment, name: str, places: Places, asked: _Asked
         if seeds is not None or seed in experiment.seeds_of(arm)
     ]
     keeper = _Keeper(experiment, name, preset, target, folder, wanted)
-    for number, (arm, seed) in enumerate(wanted, start=1):
+    if not asked.train and not keeper.rows():
+        raise UserError(f"nothing of {name} has been run yet")
+    for number, (arm, seed) in enumerate(wanted if asked.train else (), start=1):
         config = replace(experiment.config(arm, seed, preset), **places.settings)
         try:
             if not _one(experiment, arm, seed, config, folder / f"{arm}-{seed}", keeper, progress, asked.again):
@@ -229,7 +237,7 @@ class _Keeper:
         others = [row for row in rows if not self.of_these_data(row)]
         if others and not self.parted:
             self.parted = True
-            apart = self.target.with_name(f"{self.target.stem}.other-data.json")
+            apart = _unused(self.target.with_name(f"{self.target.stem}.other-data.json"))
             write_bytes(apart, self.target.read_bytes())
             progress.say(
                 f"{len(others)} of {len(rows)} rows in {self.target} are of other data than are here now; they are "
@@ -286,6 +294,12 @@ class _Keeper:
         return "\n".join(lines)
 
 
+def _unused(path: Path) -> Path:
+    """The path, or with the first number that makes it a new one: a copy is never written over another."""
+    names = chain([path], (path.with_name(f"{path.stem}-{number}.json") for number in count(2)))
+    return next(name for name in names if not name.exists())
+
+
 def _naming(command: str, rows: list[Row]) -> str:
     """The command that makes these rows and no others: one for each set of seeds that arms have."""
     seeds: dict[str, set[int]] = {}
@@ -316,7 +330,7 @@ def _view(view: View, name: str, places: Places, asked: _Asked, experiments: Map
         there = experiment.arms_of(preset)
         chosen = [arm for arm in own if (arm in arms if arms else arm in there)]
         target = places.results / f"{experiment.result[preset]}.json"
-        if chosen:
+        if chosen and asked.train:
             try:
                 _experiment(experiment, source, places, replace(asked, arms=chosen))
             except UserError as error:  # all of it; there may be other sources
@@ -339,7 +353,8 @@ def _view(view: View, name: str, places: Places, asked: _Asked, experiments: Map
         for seed in experiments[source].seeds_of(arm)
     }
     if {(source, row["arm"], row["seed"]) for source, own_rows in found.items() for row in own_rows} != usual:
-        said["command"] = _naming(said["command"], every)
+        parts = [_naming(f"vpgcnn reproduce {source} --preset {preset}", own) for source, own in found.items() if own]
+        said["command"] = "; ".join([*parts, f"{said['command']} --no-training"])
     said["data"] = "; ".join(f"{source}: {data_of(own_rows)}" for source, own_rows in found.items() if own_rows)
     said["budget"] = "; ".join(f"{source}: {budget_of(own_rows)}" for source, own_rows in found.items() if own_rows)
     target = _file(places, name, preset)

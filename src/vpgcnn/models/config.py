@@ -58,7 +58,7 @@ class SE2Config:
     sees: SightName = "input"
     """What a level looks at: its layer's input, as in the paper, or output."""
     initial: float = 0.9
-    """θ at the start: the share of all rotations in use."""
+    """θ at the start: the share of all rotations in use (for gumbel the chance of each, at most 0.9)."""
     monotonic: bool = False
     """Whether the learned level of a layer stays within that of the layer before (Partial G-CNN's variant)."""
     encoder: int = 0
@@ -111,7 +111,7 @@ class ColorConfig:
     sees: SightName = "input"
     """What a level looks at: its layer's input, as in the paper, or output."""
     initial: float = 0.9
-    """θ at the start: the share of all hues in use."""
+    """θ at the start: the share of all hues in use (for gumbel the chance of each but the first, at most 0.9)."""
     monotonic: bool = False
     """Whether the learned level of a layer stays within that of the layer before (Partial G-CNN's variant)."""
     encoder: int = 0
