@@ -374,14 +374,15 @@ def _result(name: str, kind: str, about: str, preset: str, rows: list[Row], comm
 
 
 def _commit() -> str:
+    """The commit of the code; with "+changes" where files of the package differ from it (results may)."""
+    package = Path(__file__).parents[1]
     try:
-        said = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+changes", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=Path(__file__).parent,
-        )
+        named = _git(package, "describe", "--always", "--exclude=*")
+        changed = _git(package, "status", "--porcelain", "--", ".")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return said.stdout.strip()
+    return f"{named}+changes" if changed else named
+
+
+def _git(folder: Path, *words: str) -> str:
+    return subprocess.run(["git", *words], capture_output=True, text=True, check=True, cwd=folder).stdout.strip()
