@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from vpgcnn.experiments.base import Row, markdown
-from vpgcnn.experiments.claims import gap, judged
+from vpgcnn.experiments.base import Row, gap, markdown
+from vpgcnn.experiments.claims import judged
 from vpgcnn.experiments.photographs import spread
 
 ROOT = Path(__file__).parent.parent

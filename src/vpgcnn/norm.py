@@ -171,7 +171,7 @@ class _WeightedNorm(torch.autograd.Function):
             some = slice(start, start + step)
             back = F.batch_norm(channels[some], centre_of, spread_of, times, plus, training=False, eps=ctx.eps)
             back = back if chances is None else back.mul_(chances[some])
-            torch.addcmul(back, slopes, grad[some], out=to_values[some])
+            to_values[some] = back.addcmul_(slopes, grad[some])
         to_share = None
         if share is not None:
             steep = scale * (var + ctx.eps).rsqrt() * slope

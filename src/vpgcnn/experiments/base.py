@@ -17,7 +17,7 @@ from vpgcnn.training.config import TrainConfig
 from vpgcnn.training.progress import Quiet
 from vpgcnn.training.recipes import recipe
 
-__all__ = ["Arm", "Count", "Experiment", "Reproduction", "Row", "View", "markdown"]
+__all__ = ["Arm", "Count", "Experiment", "Reproduction", "Row", "View", "accuracy", "gap", "markdown"]
 
 Arm = Callable[[TrainConfig], TrainConfig]
 Row = dict[str, Any]
@@ -110,3 +110,14 @@ class Count:
 
 
 Reproduction = Experiment | View | Count
+
+
+def accuracy(row: Row) -> float:
+    """In per cent."""
+    return 100 * float(row["test"]["accuracy"])
+
+
+def gap(rows: Iterable[Row], first: str, second: str, measure: Callable[[Row], float] = accuracy) -> list[float]:
+    """first − second, on the seeds that both have."""
+    found = {(row["arm"], row["seed"]): measure(row) for row in rows if row["arm"] in (first, second)}
+    return [found[first, seed] - found[second, seed] for arm, seed in found if arm == first and (second, seed) in found]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from vpgcnn.experiments.base import Row, markdown
+from vpgcnn.experiments.base import Row, accuracy, gap, markdown
 from vpgcnn.experiments.stability import overall
 
-__all__ = ["CLAIMS", "Claim", "Finding", "gap", "table_claims"]
+__all__ = ["CLAIMS", "Claim", "Finding", "table_claims"]
 
 Results = Mapping[str, list[Row]]
 """The rows of each experiment, by its name; experiments that were not run are not there."""
@@ -38,20 +38,9 @@ class Claim:
 NOT_YET = Finding("not measured", "–")
 
 
-def accuracy(row: Row) -> float:
-    """In per cent."""
-    return 100 * float(row["test"]["accuracy"])
-
-
 def loss(row: Row) -> float:
     """The negative NLL, so that more is better."""
     return -float(row["scores"]["nll"])
-
-
-def gap(rows: Iterable[Row], first: str, second: str, measure: Callable[[Row], float] = accuracy) -> list[float]:
-    """first − second, on the seeds that both have."""
-    found = {(row["arm"], row["seed"]): measure(row) for row in rows if row["arm"] in (first, second)}
-    return [found[first, seed] - found[second, seed] for arm, seed in found if arm == first and (second, seed) in found]
 
 
 SURE = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}

@@ -26,7 +26,7 @@ from vpgcnn.analysis import (
     same_for_all,
 )
 from vpgcnn.data import Dataset
-from vpgcnn.experiments.claims import gap
+from vpgcnn.experiments.base import gap
 from vpgcnn.experiments.photographs import spread
 from vpgcnn.hsv import shift_hue
 from vpgcnn.levels import Variational
