@@ -8,7 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import name
-from vpgcnn import O2, SO2, Dihedral, Group, GumbelSoftmax, Hue, Learned, Product, RankedSoftmax, Rotations, Window
+from vpgcnn import (
+    O2,
+    SO2,
+    Dihedral,
+    Drawn,
+    Group,
+    GumbelSoftmax,
+    Hue,
+    Learned,
+    Product,
+    RankedSoftmax,
+    Rotations,
+    Window,
+)
 from vpgcnn.distributions import GumbelDistribution, RankedDistribution, WindowDistribution, midpoints, stratified
 from vpgcnn.levels import bound
 
@@ -280,6 +293,42 @@ def test_gumbel_learns_by_every_element_also_by_those_that_are_out() -> None:
         assert logits.grad[0, 0] > 0
 
 
+# ---------------------------------------------------------------- drawn windows
+
+
+@pytest.mark.parametrize(
+    ("group", "theta"), [(Hue(3), [0.7]), (Hue(6), [0.6]), (Product(Rotations(4), Hue(3)), [0.55, 0.8])], ids=str
+)
+def test_elements_of_a_window_are_drawn_as_often_as_it_covers_their_cells(group: Group, theta: list[float]) -> None:
+    """Against covered cells that are counted, angle by angle: how often each is in, and evaluation as their mean."""
+    fine = torch.linspace(-1, 1, 20001)[:-1]
+    covered = torch.ones(1)
+    for axis, width in zip(group.axes, theta, strict=True):
+        nearest = (fine * (axis.order or 0) / 2).round().long() % (axis.order or 0)
+        inside = torch.bincount(nearest, (fine.abs() <= width).float()) / torch.bincount(nearest)
+        covered = torch.outer(covered, inside).flatten()
+    images, family = torch.tensor([theta]).expand(20000, -1), Drawn()
+    generator = torch.Generator().manual_seed(1)
+    drawn = family.distribution(images, group, None, noisy=True, generator=generator).weights(group.grid())
+    kept = drawn > 0
+    assert torch.allclose(drawn, kept / kept.sum(dim=1, keepdim=True), atol=1e-6)
+    assert torch.allclose(kept.float().mean(dim=0), covered, atol=0.015)  # each image has a draw of its own
+    calm = family.distribution(images[:1], group, None, noisy=False, generator=None).weights(group.grid())
+    assert torch.allclose(calm[0], drawn.mean(dim=0), atol=0.01)
+
+
+@pytest.mark.parametrize("noisy", [True, False])
+def test_drawn_windows_can_be_all_of_the_group_and_only_the_identity_and_leave_both(noisy: bool) -> None:
+    for order in (2, 3, 5, 6, 7):
+        theta = torch.tensor([[1.0], [1 / order]], requires_grad=True)
+        q = Drawn().distribution(theta, Hue(order), None, noisy=noisy, generator=None)
+        weights = q.weights(Hue(order).grid())
+        assert torch.allclose(weights[0], torch.full((order,), 1 / order), atol=1e-6)
+        assert torch.equal(weights[1], torch.eye(order)[0])
+        (grad,) = torch.autograd.grad(weights[:, 0].sum(), theta)
+        assert (grad < 0).all()  # a wider window has less weight on the identity, at both ends
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -294,6 +343,7 @@ def test_gumbel_learns_by_every_element_also_by_those_that_are_out() -> None:
         lambda: Learned(SO2(), points=4, family=GumbelSoftmax()),
         lambda: Learned(SO2(), points=4, family=RankedSoftmax()),
         partial(GumbelSoftmax, temperature=0.0),
+        lambda: Learned(SO2(), points=4, family=Drawn()),
     ],
 )
 def test_families_refuse_nonsense(make) -> None:

@@ -104,7 +104,7 @@ def test_evaluation_is_deterministic(group: Group, points: int | None, level: Le
     assert torch.equal(one, two)
 
 
-@pytest.mark.parametrize("key", ["permuted", "exchangeable", "gumbel"])
+@pytest.mark.parametrize("key", ["permuted", "exchangeable", "gumbel", "drawn"])
 def test_randomness_is_passed_in(key: str) -> None:
     group, points, level = FAMILIES[key]
     module, feature = level(group, 4, points), random_feature(group, points, batch=32)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from vpgcnn.features import GroupFeature
     from vpgcnn.groups import O2, SO2, Dihedral, Group, Hue, Product, Rotations
     from vpgcnn.kernels import SirenKernel, TableKernel
-    from vpgcnn.levels import Full, GumbelSoftmax, Learned, Pathwise, RankedSoftmax, Variational, Window
+    from vpgcnn.levels import Drawn, Full, GumbelSoftmax, Learned, Pathwise, RankedSoftmax, Variational, Window
     from vpgcnn.norm import GroupBatchNorm, GroupDropout, GroupLayerNorm, ReluDropout
     from vpgcnn.pool import GroupPool, SpatialPool, join
 
@@ -22,6 +22,7 @@ __all__ = [
     "O2",
     "SO2",
     "Dihedral",
+    "Drawn",
     "EquivarianceWarning",
     "Full",
     "Group",
@@ -60,7 +61,7 @@ _HOMES = {
     "features": ("GroupFeature",),
     "groups": ("O2", "SO2", "Dihedral", "Group", "Hue", "Product", "Rotations"),
     "kernels": ("SirenKernel", "TableKernel"),
-    "levels": ("Full", "GumbelSoftmax", "Learned", "Pathwise", "RankedSoftmax", "Variational", "Window"),
+    "levels": ("Drawn", "Full", "GumbelSoftmax", "Learned", "Pathwise", "RankedSoftmax", "Variational", "Window"),
     "norm": ("GroupBatchNorm", "GroupDropout", "GroupLayerNorm", "ReluDropout"),
     "pool": ("GroupPool", "SpatialPool", "join"),
 }

@@ -23,7 +23,7 @@ from torch import Tensor
 from vpgcnn.groups import Group
 from vpgcnn.precision import uniform
 
-__all__ = ["Distribution", "GumbelDistribution", "RankedDistribution", "WindowDistribution"]
+__all__ = ["Distribution", "DrawnDistribution", "GumbelDistribution", "RankedDistribution", "WindowDistribution"]
 
 NARROWEST = 1e-3
 """A window narrower than this share of the circle is treated as this narrow: never empty."""
@@ -125,6 +125,28 @@ class WindowDistribution(Distribution):
     def sample(self, noise: Tensor) -> Tensor:
         """Elements u = πθε by the reparametrisation trick: noise ε `(n, K)` in [−1, 1] → `(B, n, K)`."""
         return math.pi * self.theta.unsqueeze(1) * noise
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnDistribution(WindowDistribution):
+    """The window, its elements drawn: each is in by the chance that is the covered share of its cell.
+
+    Those that are in count alike. The cell of the identity is covered by every window that is not narrower than it.
+    keys: `(B, G)` uniform random numbers of a draw, whose gradient is that of the chance (straight-through). None
+    (evaluation) takes the mean of what would be drawn.
+    """
+
+    keys: Tensor | None = None
+
+    def weights(self, elements: Tensor) -> Tensor:
+        counts = self.group.counts(self.group.points_of(elements.shape[-2]))
+        cells = self.theta.to(elements.dtype).clamp_min(NARROWEST) * elements.new_tensor(counts)
+        chances = super().weights(elements) * cells.clamp_min(1.0).prod(dim=1, keepdim=True)
+        if self.keys is None:
+            return _mean_of_draws(chances[:, 1:])
+        drawn = (self.keys < chances).to(chances.dtype) + (chances - chances.detach())
+        kept = F.pad(drawn[:, 1:], (1, 0), value=1.0)
+        return kept / kept.sum(dim=1, keepdim=True)
 
 
 def stratified(points: int, axes: int, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -244,18 +266,22 @@ class GumbelDistribution(Distribution):
         return _entropy_gap(self._mean())
 
     def _mean(self) -> Tensor:
-        """The mean weights, exactly, `(B, G)`.
+        return _mean_of_draws(self.logits.sigmoid())
 
-        With S of the other elements in, the identity has 1/(1 + S) = ∫₀¹ tˢ dt, whose mean is the integral of
-        Π(1 − p + pt); an element of chance p has p times the integral of t and the same product without its own
-        factor. Both are polynomials in t, for which Gauss's rule is exact.
-        """
-        chances = self.logits.sigmoid().unsqueeze(1)  # B 1 G−1
-        places, parts = (self.logits.new_tensor(each) for each in _gauss(self.logits.shape[1] // 2 + 1))
-        factors = 1 - chances + chances * places[:, None]  # B N G−1, above 0 as places are
-        product = factors.prod(dim=2) * parts
-        others = (chances * (product * places).unsqueeze(2) / factors).sum(dim=1)
-        return torch.cat([product.sum(dim=1, keepdim=True), others], dim=1)
+
+def _mean_of_draws(chances: Tensor) -> Tensor:
+    """The mean weights, exactly, `(B, G)`, where all but the first element are in by a chance, `(B, G − 1)`.
+
+    With S of the other elements in, the identity has 1/(1 + S) = ∫₀¹ tˢ dt, whose mean is the integral of
+    Π(1 − p + pt); an element of chance p has p times the integral of t and the same product without its own
+    factor. Both are polynomials in t, for which Gauss's rule is exact.
+    """
+    places, parts = (chances.new_tensor(each) for each in _gauss(chances.shape[1] // 2 + 1))
+    chances = chances.unsqueeze(1)  # B 1 G−1
+    factors = 1 - chances + chances * places[:, None]  # B N G−1, above 0 as places are
+    product = factors.prod(dim=2) * parts
+    others = (chances * (product * places).unsqueeze(2) / factors).sum(dim=1)
+    return torch.cat([product.sum(dim=1, keepdim=True), others], dim=1)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from vpgcnn.distributions import (
     NARROWEST,
     Distribution,
+    DrawnDistribution,
     GumbelDistribution,
     Noise,
     RankedDistribution,
@@ -37,6 +38,7 @@ from vpgcnn.groups import Group
 from vpgcnn.precision import uniform
 
 __all__ = [
+    "Drawn",
     "Family",
     "Full",
     "GumbelSoftmax",
@@ -185,6 +187,27 @@ def _order(group: Group, family: str) -> int:
     if group.order is None:
         raise ValueError(f"{family} chooses among the elements of a finite group, got {group}: use Window or Pathwise")
     return group.order
+
+
+@dataclass(frozen=True)
+class Drawn(Window):
+    """The window, of which training draws elements: each is in by the chance that is the covered share of its cell.
+
+    For finite groups; `Pathwise` is what draws from windows on continuous ones.
+    The same θ and KL; what is left out now and then by chance cannot be relied on, so that levels regularise the
+    network as dropout does. Evaluation does not draw: it takes the mean.
+    """
+
+    def start(self, group: Group, points: int | None) -> Tensor:
+        _order(group, "Drawn")
+        return super().start(group, points)
+
+    def distribution(
+        self, parameters: Tensor, group: Group, points: int | None, *, noisy: bool, generator: torch.Generator | None
+    ) -> DrawnDistribution:
+        shape = (parameters.shape[0], _order(group, "Drawn"))
+        keys = uniform(shape, parameters, generator) if noisy else None
+        return DrawnDistribution(group, parameters, validate=False, keys=keys)
 
 
 @dataclass(frozen=True)

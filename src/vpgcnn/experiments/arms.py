@@ -19,6 +19,7 @@ __all__ = [
     "VARIATIONAL",
     "as_published",
     "converted",
+    "drawn",
     "jittered",
     "moved",
     "partial_gcnn",
@@ -63,18 +64,32 @@ def partial_gcnn(elements: int) -> Arm:
     def arm(config: TrainConfig) -> TrainConfig:
         assert isinstance(config.model, ColorConfig)
         model = config.model
-        if model.shape == "cnn":
-            layers = [f"conv{number}" for number in range(2, 8)]
-        else:
-            parts = ("first", "second", "third") if model.block == "bottleneck" else ("first", "second")
-            layers = [
-                f"stage{stage}.{block}.{part}"
-                for stage, depth in enumerate(model.depths, start=1)
-                for block in range(depth)
-                for part in (parts[:-1] if block else parts)
-            ]
-        model = replace(model, level="learned", family="gumbel", elements=elements, where=tuple(layers))
+        layers = _drawn_once(model, 1) if model.shape == "resnet" else tuple(f"conv{number}" for number in range(2, 8))
+        model = replace(model, level="learned", family="gumbel", elements=elements, where=layers)
         return replace(config, model=model, levels=replace(config.levels, rate=LOGITS * config.levels.rate))
+
+    return arm
+
+
+def _drawn_once(model: ColorConfig, first: int) -> tuple[str, ...]:
+    """The layers of a ResNet's stages, beginning with this one, in which each residual sum has one draw."""
+    parts = ("first", "second", "third") if model.block == "bottleneck" else ("first", "second")
+    return tuple(
+        f"stage{stage}.{block}.{part}"
+        for stage, depth in enumerate(model.depths, start=1)
+        for block in range(depth)
+        for part in (parts[:-1] if block else parts)
+        if stage >= first
+    )
+
+
+def drawn(first: int, **changes: Any) -> Arm:
+    """Levels for each image on the lift and from this stage on, of which training draws elements."""
+
+    def arm(config: TrainConfig) -> TrainConfig:
+        assert isinstance(config.model, ColorConfig)
+        layers = ("lift", *_drawn_once(config.model, first))
+        return with_level("variational", family="drawn", where=layers, **changes)(config)
 
     return arm
 

@@ -12,6 +12,7 @@ from vpgcnn.errors import UserError
 from vpgcnn.features import Prediction
 from vpgcnn.groups import O2, SO2, Dihedral, Group, Hue, Product, Rotations
 from vpgcnn.levels import (
+    Drawn,
     Family,
     Full,
     GumbelSoftmax,
@@ -158,10 +159,12 @@ def _covers(name: str, layer: str) -> bool:
 def _family(name: FamilyName, initial: float) -> Family:
     if name == "window":
         return Window(initial=initial)
+    if name == "drawn":
+        return Drawn(initial=initial)
     if name == "pathwise":
         return Pathwise(initial=initial)
     if name == "ranked":
         return RankedSoftmax(initial=1 - initial)
     if name == "gumbel":
         return GumbelSoftmax(initial=min(initial, GumbelSoftmax.initial), final=0.1)
-    raise UserError(f"unknown family {name!r}: choose window, pathwise, ranked or gumbel")
+    raise UserError(f"unknown family {name!r}: choose window, drawn, pathwise, ranked or gumbel")
