@@ -529,6 +529,28 @@ def test_claims_are_judged_by_paired_differences() -> None:
     assert text.count("not measured") == len(claims.CLAIMS)
 
 
+def test_the_principle_is_that_windows_widen_at_no_cost_and_then_at_one() -> None:
+    judge = next(claim.judge for claim in claims.CLAIMS if claim.says.startswith("with a larger λ"))
+
+    def verdict(six: tuple[float, ...], losses: tuple[float, ...]) -> str:
+        rows = [
+            {
+                "config": {"objective": {"start": 0.1 * number}},
+                "theta": {"6": [theta, 0.0], "7": [1.0, 0.0]},
+                "test": {"nll": nll},
+            }
+            for number, (theta, nll) in enumerate(zip(six, losses, strict=True), start=1)
+        ]
+        return judge({"fig-principle": rows[::-1]}).verdict
+
+    assert verdict((0.2, 0.5, 0.9, 1.0), (0.01, 0.02, 0.02, 0.5)) == "yes"
+    assert verdict((0.2, 0.5, 0.9, 1.0), (0.01, 0.02, 0.02, 0.02)) == "no"  # never touched
+    assert verdict((0.2, 0.5, 0.9, 1.0), (0.01, 0.5, 0.5, 0.5)) == "no"  # touched before any is wider
+    assert verdict((0.2, 0.9, 0.5, 1.0), (0.01, 0.02, 0.02, 0.5)) == "no"  # narrower with a larger λ
+    assert verdict((0.2, 0.5, 0.9, 1.0), (0.01, 0.5, 0.02, 0.5)) == "no"  # touched on the way
+    assert judge({}).verdict == "not measured"
+
+
 def test_stability_is_judged_by_what_is_drawn_and_by_what_is_evaluated() -> None:
     def row(arm: str, seed: int, drawn: float, evaluated: float) -> dict[str, Any]:
         change = {"drawn": {"lift": drawn}, "evaluated": {"lift": evaluated}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -120,6 +121,29 @@ def _six_and_seven(results: Results) -> Finding:
     return Finding(verdict, f"{evidence} ({len(rows)} seeds)")
 
 
+def _widens(results: Results) -> Finding:
+    """By 6s, which may not turn by all of the circle: as λ grows, until the loss is higher by 0.05 nats, say."""
+    rows = sorted(results.get("fig-principle", ()), key=lambda row: row["config"]["objective"]["start"])
+    if len(rows) < 3:
+        return NOT_YET
+    weights = [row["config"]["objective"]["start"] for row in rows]
+    six, seven = ([row["theta"][digit][0] for row in rows] for digit in ("6", "7"))
+    losses = [row["test"]["nll"] for row in rows]
+    free = [loss < min(losses) + 0.05 for loss in losses]
+    last = max((place for place, calm in enumerate(free) if calm), default=0)
+    evidence = (
+        f"λ from {weights[0]:g} to {weights[last]:g}: θ of 6s {six[0]:.2f} → {six[last]:.2f}, of 7s {seven[0]:.2f} → "
+        f"{seven[last]:.2f}, NLL ≤ {max(losses[: last + 1]):.3f}"
+    )
+    if last + 1 < len(rows):
+        evidence += (
+            f"; at λ = {weights[last + 1]:g}: θ {six[last + 1]:.2f}, {seven[last + 1]:.2f}, NLL {losses[last + 1]:.3f}"
+        )
+    widens = all(wider >= narrow - 0.01 for narrow, wider in itertools.pairwise(six))
+    touched = 0 < last < len(rows) - 1 and all(free[: last + 1])
+    return Finding("yes" if widens and touched else "no", f"{evidence} (one seed each)")
+
+
 def _fluctuates(results: Results) -> Finding:
     """By what training draws and by what evaluation takes: draws of Gumbel-softmax differ even if it learns nothing."""
     rows = results.get("fig-stability", ())
@@ -152,6 +176,7 @@ def _costs(results: Results) -> Finding:
 
 CLAIMS = (
     Claim("on MNIST67-180 a 6 may turn by less than half a circle, a 7 by all of it", _six_and_seven),
+    Claim("with a larger λ windows widen, until the classification loss is touched", _widens),
     Claim(
         "on CIFAR-10 partial networks are better than the fully equivariant one",
         every(better("table-cifar10", "learned", "full"), better("table-cifar10", "variational", "full")),

@@ -62,10 +62,14 @@ def chart_principle(rows: list[Row]) -> Chart:
     places = [math.log10(weight) for weight, _ in points]
     x = Axis("λ, the weight of the KL", [(math.log10(weight), f"{weight:g}") for weight, _ in points])
 
-    def curve(name: str, values: list[list[float]]) -> Curve:
-        return Curve(name, [mean(v) for v in values], [min(v) for v in values], [max(v) for v in values])
+    def curve(name: str, values: list[list[float]], dashed: bool = False) -> Curve:
+        return Curve(name, [mean(v) for v in values], [min(v) for v in values], [max(v) for v in values], dashed)
 
-    theta = [curve(f"{digit}s", [[row["theta"][digit][0] for row in own] for _, own in points]) for digit in DIGITS]
+    theta = [
+        # 9s are turned 6s, so that both have the same θ: dashed, for the other line to be seen.
+        curve(f"{digit}s", [[row["theta"][digit][0] for row in own] for _, own in points], dashed=digit == "9")
+        for digit in DIGITS
+    ]
     loss = curve("test NLL", [[row["test"]["nll"] for row in own] for _, own in points])
     widen = Panel("Windows widen with λ …", places, theta, x, up_to("θ, share of the circle"))
     costs = Panel("… until it costs: test NLL", places, [loss], x, up_to("nats per image", max(loss.high or [1.0])))

@@ -25,7 +25,18 @@ from vpgcnn.experiments.base import Count, Experiment, Reproduction, View
 from vpgcnn.experiments.colors import measure_colors, table_colors
 from vpgcnn.experiments.cost import measure_cost, table_cost
 from vpgcnn.experiments.digits import measure_digits, table_digits
-from vpgcnn.experiments.notes import COLORMNIST, CONVERT, COST, DIGITS, FLOWERS, RANGES, STABILITY, TURN_HUE, WITNESS
+from vpgcnn.experiments.notes import (
+    COLORMNIST,
+    CONVERT,
+    COST,
+    DIGITS,
+    FLOWERS,
+    PRINCIPLE,
+    RANGES,
+    STABILITY,
+    TURN_HUE,
+    WITNESS,
+)
 from vpgcnn.experiments.photographs import measure_photographs, table_photographs
 from vpgcnn.experiments.principle import LAMBDAS, arm_of, chart_principle, measure_principle, table_principle
 from vpgcnn.experiments.ranges import chart_ranges, measure_ranges, table_ranges
@@ -261,6 +272,7 @@ EXPERIMENTS = {
         table_principle,
         {"cpu": "fig-principle", "paper": "fig-principle-paper"},
         chart=chart_principle,
+        notes={"cpu": PRINCIPLE},
     ),
 }
 VIEWS = {
