@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from conftest import FAMILIES, GROUPS, moved, name, random_feature
@@ -59,6 +60,27 @@ def test_an_element_that_was_left_out_does_not_reach_the_encoder() -> None:
     one = encoder(GroupFeature(feature.values, feature.elements, weights, feature.divergence, feature.group))
     two = encoder(GroupFeature(changed, feature.elements, weights, feature.divergence, feature.group))
     assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("pixels", [False, True])
+def test_a_level_can_look_at_a_relu_that_is_not_computed(double: None, weighted: bool, pixels: bool) -> None:
+    level, feature = Variational(Hue(3), 4), random_feature(Hue(3), batch=600)  # more than go at once
+    if weighted:
+        feature = replace(feature, weights=torch.rand(600, 3).softmax(dim=1))
+    nn.init.normal_(level.encoder.linear.weight)
+    values = feature.values - feature.values.mean()
+    if pixels:
+        values = values.permute(0, 3, 4, 1, 2).contiguous().permute(0, 3, 4, 1, 2)
+    values[0, 0] = 0.0  # where a ReLU has no gradient
+    answers = []
+    for look in (level.after_relu, lambda feature: level(feature.map(F.relu))):
+        start = values.detach().requires_grad_()
+        theta = look(feature.with_values(start)).theta
+        answers.append((theta, *torch.autograd.grad(theta.square().sum(), [start, level.encoder.first.weight])))
+    for one, two in zip(*answers, strict=True):
+        assert torch.allclose(one, two, rtol=0, atol=1e-12)
+    assert not torch.allclose(answers[0][0], level(feature.with_values(values)).theta, atol=1e-3)
 
 
 def test_the_encoder_is_as_light_as_the_papers() -> None:

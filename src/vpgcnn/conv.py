@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import ClassVar, Literal, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vpgcnn import cyclic, spectral
@@ -274,7 +273,7 @@ class LiftConv2d(_GroupConvolution):
         feature = GroupFeature(self.convolve(signal, None, None, u), u, None, divergence, self.group)
         if not self.level.partial:
             return feature
-        q = self.level(feature.map(F.relu), generator)
+        q = self.level.after_relu(feature, generator)
         placed = self.level.per_image and elements is None
         if placed:
             u = self.place(q, generator)
@@ -318,7 +317,7 @@ class GroupConv2d(_GroupConvolution):
         values = self.convolve(feature.values, feature.weights, feature.elements, u)
         out = GroupFeature(values, u, None, feature.divergence, self.group)
         if self.level.partial and not early:
-            q = self.level(out.map(F.relu), generator)
+            q = self.level.after_relu(out, generator)
         return out if q is None else self._weigh(out, q, placed=placed, given=elements is not None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -51,6 +52,37 @@ class Standardise(nn.BatchNorm1d):
         return (pooled - mean) * (var + self.eps).rsqrt()
 
 
+def _sums(values: Tensor, dtype: torch.dtype, *, rectify: bool) -> Tensor:
+    """The sum of each map of values `(B, C, G, H, W)`, or of its ReLU: `(B, C·G)`."""
+    # Channels and elements in one axis: the gradient then comes in their order, in which the map lies.
+    maps = values.flatten(1, 2)
+    if rectify and maps.device.type == "cpu" and not torch.compiler.is_compiling():
+        found: Tensor = _RectifiedSum.apply(maps, dtype)
+        return found
+    return (F.relu(maps) if rectify else maps).sum(dim=(-2, -1), dtype=dtype)
+
+
+class _RectifiedSum(torch.autograd.Function):
+    """The sum of a ReLU over positions, `(B, C, H, W)` → `(B, C)`, which is not kept and never whole in memory."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(maps: Tensor, dtype: torch.dtype) -> Tensor:
+        few = max(1, 2**18 // max(1, maps[:1].numel()))
+        return torch.cat([F.relu(some).sum(dim=(-2, -1), dtype=dtype) for some in maps.split(few)])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (maps,) = ctx.saved_tensors
+        spread = grads[0].to(maps.dtype)[..., None, None].expand_as(maps)
+        return torch.ops.aten.threshold_backward(spread, maps, 0), None
+
+
 class InvariantEncoder(nn.Module):
     """Invariant: e(L_g f) = e(f) for every g in the group (on the grid, for continuous groups).
 
@@ -92,12 +124,13 @@ class InvariantEncoder(nn.Module):
         with torch.no_grad():
             self.linear.bias.copy_(start)
 
-    def forward(self, feature: GroupFeature) -> Tensor:
-        """feature `(B, C, G, H, W)` → raw parameters `(B, P)`."""
+    def forward(self, feature: GroupFeature, *, rectify: bool = False) -> Tensor:
+        """feature `(B, C, G, H, W)` → raw parameters `(B, P)`. rectify: look at it after a ReLU."""
         with full_precision(feature.device):
             # The mean as a sum: its gradient is then divided before it is spread over the map, not after.
             positions = feature.shape[-2] * feature.shape[-1]
-            x = feature.values.sum(dim=(-2, -1), dtype=self.linear.weight.dtype).transpose(1, 2) / positions  # B G C
+            sums = _sums(feature.values, self.linear.weight.dtype, rectify=rectify)
+            x = sums.unflatten(1, feature.shape[1:3]).transpose(1, 2) / positions  # B G C
             share = None if feature.weights is None else feature.weights.to(x.dtype).unsqueeze(-1)
             if share is not None:
                 x = x * (share * share.shape[1])

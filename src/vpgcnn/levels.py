@@ -304,17 +304,25 @@ class Level(nn.Module, ABC):
     partial:      whether it ever leaves elements out (if not, layers need not ask it).
     regularised:  whether its KL belongs to the loss.
     per_image:    whether images get elements of their own.
+    rectifies:    whether it takes `rectify=True`, to look at the feature after a ReLU, which need not be computed then.
     """
 
     group: Group
     partial = True
     regularised = False
     per_image = False
+    rectifies = False
     progress = 0.0
     """How far training has come, in [0, 1]; see `tell_progress`."""
 
     @abstractmethod
     def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution: ...
+
+    def after_relu(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
+        """q from the feature after a ReLU."""
+        if self.rectifies:
+            return self(feature, generator, rectify=True)
+        return self(feature.map(F.relu), generator)
 
 
 def tell_progress(model: nn.Module, progress: float) -> None:
@@ -368,6 +376,8 @@ class Learned(Level):
     then θ is that level's θ times a learned share, which begins with all of it. For windows and Gumbel-softmax.
     """
 
+    rectifies = True
+
     def __init__(
         self,
         group: Group,
@@ -397,7 +407,9 @@ class Learned(Level):
             return own
         return self.family.within(own, self.below[0].parameters_of_all(), self.group, self.points)
 
-    def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
+    def forward(
+        self, feature: GroupFeature, generator: torch.Generator | None = None, *, rectify: bool = False
+    ) -> Distribution:
         same = self.parameters_of_all().expand(feature.shape[0], -1)
         family = self.family.at(self.progress)
         return family.distribution(same, self.group, self.points, noisy=self.training, generator=generator)
@@ -414,6 +426,7 @@ class Variational(Level):
     """
 
     regularised = True
+    rectifies = True
 
     def __init__(
         self,
@@ -430,8 +443,10 @@ class Variational(Level):
         self.per_image = self.family.per_image
         self.encoder = InvariantEncoder(group, channels, self.family.start(group, points), hidden)
 
-    def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
-        raw = self.encoder(feature)
+    def forward(
+        self, feature: GroupFeature, generator: torch.Generator | None = None, *, rectify: bool = False
+    ) -> Distribution:
+        raw = self.encoder(feature, rectify=rectify)
         own = self.family.bounded(raw, self.group, self.points)
         family = self.family.at(self.progress)
         return family.distribution(own, self.group, self.points, noisy=self.training, generator=generator)

@@ -165,18 +165,19 @@ class _WeightedNorm(torch.autograd.Function):
         centre_of, spread_of, times, plus = map(wide, (mean, var, -same * scale * slope, -same * scale * total))
         slopes = wide(scale).view(-1, *[1] * (channels.dim() - 2))
         chances = None if share is None else by_maps(share / positions, values)
-        to_values = torch.empty_like(channels)
+        to_values = torch.empty_like(values)
+        into = maps(to_values)
         step = _few(channels)
         for start in range(0, len(channels), step):
             some = slice(start, start + step)
             back = F.batch_norm(channels[some], centre_of, spread_of, times, plus, training=False, eps=ctx.eps)
             back = back if chances is None else back.mul_(chances[some])
-            to_values[some] = back.addcmul_(slopes, grad[some])
+            into[some] = back.addcmul_(slopes, grad[some])
         to_share = None
         if share is not None:
             steep = scale * (var + ctx.eps).rsqrt() * slope
             to_share = -(centre * (scale * total)[:, None] + apart * (steep / 2)[:, None]).sum(dim=1, keepdim=True)
-        return to_values.view_as(values), to_share, slope, total, None
+        return to_values, to_share, slope, total, None  # no view: autograd can then add another gradient in place
 
 
 def _moments(channels: Tensor) -> Sequence[Tensor]:
