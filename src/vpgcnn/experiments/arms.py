@@ -83,13 +83,13 @@ def _drawn_once(model: ColorConfig, first: int) -> tuple[str, ...]:
     )
 
 
-def drawn(first: int, **changes: Any) -> Arm:
+def drawn(first: int) -> Arm:
     """Levels for each image on the lift and from this stage on, of which training draws elements."""
 
     def arm(config: TrainConfig) -> TrainConfig:
         assert isinstance(config.model, ColorConfig)
         layers = ("lift", *_drawn_once(config.model, first))
-        return with_level("variational", family="drawn", where=layers, **changes)(config)
+        return with_level("variational", family="drawn", where=layers)(config)
 
     return arm
 

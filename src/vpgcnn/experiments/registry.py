@@ -187,7 +187,6 @@ EXPERIMENTS = {
             "partial3-adaaug": moved(partial_gcnn(3), "policy"),
             "vp3": VARIATIONAL,
             "vp3-drawn": drawn(4),
-            "vp3-drawn-all": drawn(1, encoder=16),
             "ce6-hybrid": with_level("full", equivariant=2, elements=6),
             "ce6-instaaug": moved(with_level("full", equivariant=2, elements=6), "image"),
             "partial6": partial_gcnn(6),
@@ -200,7 +199,7 @@ EXPERIMENTS = {
         fewer=dict.fromkeys(
             ("resnet-instaaug", "resnet-adaaug", "ce3-instaaug", "ce3-adaaug", "partial3", "partial3-adaaug"), (0,)
         ),
-        optional=frozenset({"vp3-drawn", "vp3-drawn-all", "ce6-hybrid", "ce6-instaaug", "partial6", "vp6"}),
+        optional=frozenset({"vp3-drawn", "ce6-hybrid", "ce6-instaaug", "partial6", "vp6"}),
         notes={"cpu": FLOWERS},
         published=ADAAUG | {flowers: paper for *_, flowers, paper in COLOR},
         keys=("reliability",),
