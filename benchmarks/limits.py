@@ -25,9 +25,10 @@ RIVALS = (
     ("no rotations at all", "CIFAR-10", "table-cifar10", "t2", "variational"),
     ("one level for all images", "MNIST67-180", "fig-mnist67-180", "learned", "variational"),
     ("full equivariance", "MNIST67-180", "fig-mnist67-180", "full", "variational"),
+    ("no rotations at all", "MNIST67-180", "fig-mnist67-180", "t2", "variational"),
 )
 """What else there is, the data, the experiment, its arm, and the arm with a level for each image."""
-SHIFTED = ("resnet", "resnet-jitter", "ce3", "ce3-wide", "learned", "vp3")
+SHIFTED = ("resnet", "resnet-jitter", "resnet-instaaug", "ce3", "ce3-instaaug", "ce3-wide", "learned", "vp3")
 NETWORKS = ("ResNet", "CEResNet", "Partial CEResNet", "VP CEResNet")
 
 
@@ -83,7 +84,9 @@ def cost() -> str:
     for arm in NETWORKS:
         own = [f"{rows[arm][key] / rows['ResNet'][key]:.2f}" for key in ("parameters", "flops", "time", "bytes")]
         lines.append((arm, *own))
-    return markdown(("over the ordinary ResNet18", "parameters", "operations", "time of a step", "memory"), lines)
+    batch = {row["measured_with"]["batch"] for row in results().get("table-cost", [])}
+    step = f"time of a step, batch {', '.join(map(str, sorted(batch)))}"
+    return markdown(("over the ordinary ResNet18", "parameters", "operations", step, "memory"), lines)
 
 
 def awareness() -> str:

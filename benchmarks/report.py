@@ -85,7 +85,8 @@ def results_table() -> str:
     found = {name: experiment(name) for name in EXPERIMENTS if there(name)}
     tables = ["\n".join(EXPERIMENTS[name](by_arm(result))) for name, result in found.items()]
     commands = ", ".join(f"`{result['command']}`" for result in found.values())
-    said = "Mean ± standard deviation over seeds; for ColorMNIST over draws, of which two are 0 and 1. Written by"
+    said = "Mean ± standard deviation over seeds; for ColorMNIST over the draws that are named: they differ by "
+    said += "points, so compare arms on the same ones. Written by"
     return "\n\n".join(tables) + f"\n\n{said} {commands}.\n"
 
 
@@ -110,7 +111,8 @@ def color_table(arms: Arms) -> list[str]:
     lines = ["| long-tailed ColorMNIST | parameters | test accuracy | small classes | draws |", "|---|---|---|---|---|"]
     for arm, rows in arms:
         small = spread([row["tail"] for row in rows])
-        lines.append(f"| {arm} | {rows[0]['parameters']:,} | {accuracy(rows)} | {small} | {len(rows)} |")
+        draws = ", ".join(str(row["seed"]) for row in rows)
+        lines.append(f"| {arm} | {rows[0]['parameters']:,} | {accuracy(rows)} | {small} | {draws} |")
     return lines
 
 

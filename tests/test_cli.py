@@ -195,6 +195,7 @@ def test_verify_tells_damaged_from_missing(tmp_path: Path) -> None:
         (["train", "mnist67-180", "--data.name", "nowhere", "--out", "{tmp}/r"], 1, "unknown dataset 'nowhere'"),
         (["train", "mnist67-180", "--out", "/dev/null/run"], 1, "/dev/null/run"),
         (["train", "cifar10-se2", "--data-dir", "{tmp}", "--out", "{tmp}/r"], 1, "datasets fetch cifar10"),
+        (["train", "colormnist-lt", "--data-dir", "{tmp}/no", "--out", "{tmp}/r"], 1, "no data directory"),
         (["evaluate", "{tmp}/none"], 1, "{tmp}/none"),
         (["evaluate", "{tmp}"], 1, "holds no weights"),
         (["predict", "{tmp}/none", "a.png"], 1, "{tmp}/none"),

@@ -14,13 +14,13 @@ import pytest
 import torch
 from torch import nn
 
-from vpgcnn import GroupFeature
+from vpgcnn import GroupFeature, Variational
 from vpgcnn.data import Dataset, Split
 from vpgcnn.data.config import DataConfig
 from vpgcnn.data.flowers import CLASSES
 from vpgcnn.data.turn_hue import CLASSES as TURN_HUE
 from vpgcnn.errors import UserError
-from vpgcnn.experiments import claims, cost, registry, runner
+from vpgcnn.experiments import claims, colors, cost, registry, runner
 from vpgcnn.experiments.base import Experiment, markdown
 from vpgcnn.experiments.stability import fluctuation, follow
 from vpgcnn.experiments.views import COLOR
@@ -529,6 +529,27 @@ def test_claims_are_judged_by_paired_differences() -> None:
     assert text.count("not measured") == len(claims.CLAIMS)
 
 
+def test_daisies_and_snapdragons_are_compared_by_their_windows() -> None:
+    judge = next(claim.judge for claim in claims.CLAIMS if "snapdragons" in claim.says)
+
+    def row(seed: int, daisy: float, snapdragon: float) -> dict[str, Any]:
+        theta = [0.5] * len(CLASSES)
+        theta[CLASSES.index("barberton daisy")], theta[CLASSES.index("snapdragon")] = daisy, snapdragon
+        return {"arm": "vp3", "seed": seed, "theta_by_class": {"lift": theta, "last": [1.0] * len(CLASSES)}}
+
+    wide = [row(seed, 0.4, 0.8 + 0.01 * seed) for seed in range(3)]
+    assert judge({"table-flowers": wide}).verdict == "yes"
+    assert "+0.21" in judge({"table-flowers": wide}).evidence  # the mean over layers
+    assert judge({"table-flowers": [row(seed, 0.8 + 0.01 * seed, 0.4) for seed in range(3)]}).verdict == "no"
+    assert judge({"table-flowers": [{"arm": "vp3", "seed": 0, "theta_by_class": {}}]}).verdict == "not measured"
+
+
+def test_a_mean_over_some_of_the_seeds_says_so() -> None:
+    assert colors._percent([0.5, 0.5, None]).endswith("(2 of 3 seeds)")
+    assert colors._percent([None]) == "–"
+    assert "seeds" not in colors._percent([0.5, 0.5])
+
+
 def test_the_principle_is_that_windows_widen_at_no_cost_and_then_at_one() -> None:
     judge = next(claim.judge for claim in claims.CLAIMS if claim.says.startswith("with a larger λ"))
 
@@ -597,12 +618,18 @@ def test_the_schema_refuses() -> None:
         jsonschema.validate(result, SCHEMA)
 
 
-@pytest.mark.parametrize("name", ["table-colormnist", "table-flowers"])
-def test_partial_gcnn_keeps_what_it_draws(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "arm"),
+    [("table-colormnist", "partial3"), ("table-flowers", "partial3"), ("table-flowers", "vp3-drawn")],
+)
+def test_levels_keep_what_they_draw(name: str, arm: str) -> None:
     """The chance of an element in every residual sum is that of one level, and evaluation expects what is drawn."""
     torch.manual_seed(0)
-    config = registry.EXPERIMENTS[name].config("partial3", 0, "cpu")
-    model = build(replace(config.model, width=4), 3, 5).train()
+    config = registry.EXPERIMENTS[name].config(arm, 0, "cpu")
+    model = build(replace(config.model, width=4, initial=0.8), 3, 5).train()
+    for level in model.modules():
+        if isinstance(level, Variational):  # the same level for every batch, in training and after it
+            nn.init.zeros_(level.encoder.linear.weight)
     seen: dict[str, list[torch.Tensor]] = {}
 
     def note(place: str) -> Callable[[nn.Module, Any, Any], None]:
@@ -614,7 +641,7 @@ def test_partial_gcnn_keeps_what_it_draws(name: str) -> None:
 
     for place, module in model.named_modules():
         module.register_forward_hook(note(place))
-    images = torch.rand(2, 3, config.data.size or 28, config.data.size or 28)
+    images = torch.rand(2, 3, 32 if config.data.size else 28, 32 if config.data.size else 28)
     with torch.no_grad():
         for _ in range(150):
             model(images)

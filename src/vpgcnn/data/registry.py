@@ -60,6 +60,8 @@ def entry(name: str) -> Entry:
 def load(config: DataConfig, directory: Path | None = None) -> Dataset:
     """The dataset that a configuration names, in memory; or a user's folder or .npz file by its path."""
     if config.name in DATASETS:
+        if directory is not None and not directory.expanduser().is_dir():
+            raise UserError(f"there is no data directory {directory}")
         dataset = DATASETS[config.name].load(config, data_directory(directory))
     else:
         path = _path(config.name)

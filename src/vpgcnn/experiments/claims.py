@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import mean, stdev
 
+from vpgcnn.data.flowers import CLASSES
 from vpgcnn.experiments.base import Row, accuracy, gap, markdown
 from vpgcnn.experiments.stability import overall
 
@@ -117,6 +118,7 @@ def _six_and_seven(results: Results) -> Finding:
     near, far = min(one["six_within_60"] for one in said), max(one["six_beyond_120"] for one in said)
     seven = min(one["seven_lowest"] for one in said)
     verdict = "yes" if near > 0.5 > far and seven > 0.5 else "no"
+    near, far, seven = math.floor(100 * near) / 100, math.ceil(100 * far) / 100, math.floor(100 * seven) / 100
     evidence = f"P(6|6) ≥ {near:.2f} up to 60°, ≤ {far:.2f} from 120° on; P(7|7) ≥ {seven:.2f} at every angle"
     return Finding(verdict, f"{evidence} ({len(rows)} seeds)")
 
@@ -142,6 +144,16 @@ def _widens(results: Results) -> Finding:
     widens = all(wider >= narrow - 0.01 for narrow, wider in itertools.pairwise(six))
     touched = 0 < last < len(rows) - 1 and all(free[: last + 1])
     return Finding("yes" if widens and touched else "no", f"{evidence} (one seed each)")
+
+
+def _daisies(results: Results) -> Finding:
+    """θ of each class, the mean over layers."""
+    gaps = []
+    for row in results.get("table-flowers", ()):
+        if row["arm"] == "vp3" and row["theta_by_class"]:
+            theta = [mean(each) for each in zip(*row["theta_by_class"].values(), strict=True)]
+            gaps.append(theta[CLASSES.index("snapdragon")] - theta[CLASSES.index("barberton daisy")])
+    return judged(gaps, "θ of snapdragons − of Barberton daisies", "of 1")
 
 
 def _fluctuates(results: Results) -> Finding:
@@ -228,6 +240,7 @@ CLAIMS = (
         "on Flowers102 VP G-CNN is better than AdaAug",
         every(*(better("table-flowers", "vp3", f"{other}-adaaug") for other in ("resnet", "ce3", "partial3"))),
     ),
+    Claim("on Flowers102 windows are wide for snapdragons and narrow for Barberton daisies", _daisies),
     Claim("Gumbel-softmax fluctuates to the end, ranked softmax settles", _fluctuates),
     Claim("VP costs × 1.2416 parameters and × 1.0006 operations", _costs),
 )

@@ -210,8 +210,10 @@ def _theta(levels: list[dict[str, float]], name: str) -> str:
 
 
 def _percent(values: list[float | None]) -> str:
+    """Mean ± deviation; where some seeds lack the number, of how many it is: it then does not go with other columns."""
     known = [value for value in values if value is not None]
-    return spread(known) if known else "–"
+    some = f" ({len(known)} of {len(values)} seeds)" if len(known) < len(values) else ""
+    return f"{spread(known)}{some}" if known else "–"
 
 
 PAIRS = (

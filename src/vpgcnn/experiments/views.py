@@ -201,6 +201,8 @@ def table_errors(rows: list[Row]) -> str:
             ends = {CLASSES[place]: pair for place, pair in enumerate(row["invariance_error"][kind]) if pair}
             both = [f"{mean(pair[end] for pair in ends.values()):.3f}" for end in (0, 1)]
             calm, wild = min(ends, key=lambda name: ends[name][1]), max(ends, key=lambda name: ends[name][0])
+            if max(pair[1] for pair in ends.values()) < 0.001:
+                calm = wild = "none: all alike"
             lines.append([NAMES.get(row["arm"], row["arm"]), row["seed"], words, *both, calm, wild])
     heads = ["network", "seed", "shifts", "smallest, mean over classes", "largest, mean over classes"]
     return markdown([*heads, "most stable class", "least stable class"], lines)

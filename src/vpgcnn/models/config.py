@@ -53,8 +53,8 @@ class SE2Config:
     elsewhere: LevelName = "learned"
     """The level of the other layers of a variational network."""
     family: FamilyName = "window"
-    """window: exact shares of a shared grid. pathwise: elements of each image's own (the paper's eq. so2). For finite
-    groups: drawn (windows of which training draws elements), ranked, gumbel (the paper's eq. ste, Partial G-CNN's)."""
+    """window: exact shares of a shared grid. pathwise: elements of each image's own (the paper's). For finite
+    groups: drawn (windows of which training draws elements), ranked (the paper's), gumbel (Partial G-CNN's)."""
     sees: SightName = "input"
     """What a level looks at: its layer's input, as in the paper, or output."""
     initial: float = 0.9
@@ -106,8 +106,8 @@ class ColorConfig:
     elsewhere: LevelName = "full"
     """The level of the other layers of a variational or learned network."""
     family: FamilyName = "window"
-    """window: exact shares of the circle. drawn: the same, training draws elements of it. ranked: the paper's eq. ste.
-    gumbel: Partial G-CNN's. (pathwise is for continuous groups.)"""
+    """window: exact shares of the circle. drawn: the same, training draws elements of it. ranked: the paper's ranked
+    softmax. gumbel: Partial G-CNN's. (pathwise is for continuous groups.)"""
     sees: SightName = "input"
     """What a level looks at: its layer's input, as in the paper, or output."""
     initial: float = 0.9
