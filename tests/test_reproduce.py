@@ -588,11 +588,12 @@ def test_stability_is_judged_by_what_is_drawn_and_by_what_is_evaluated() -> None
     assert judge({"fig-stability": [*more, row("ranked", 2, 1.0, 1.0)]}).verdict == "no"
 
 
-def test_the_wide_arm_is_as_large_as_the_variational_one() -> None:
+def test_the_wide_arms_are_as_large_as_the_variational_one() -> None:
+    arms = ("ce3-wide", "learned-wide", "vp3-wide", "vp3")
     flowers = registry.EXPERIMENTS["table-flowers"]
     for preset in ("cpu", "paper"):
-        sizes = [count_parameters(build(flowers.config(arm, 0, preset).model, 3, 102)) for arm in ("ce3-wide", "vp3")]
-        assert sizes[0] == pytest.approx(sizes[1], rel=0.05)
+        sizes = [count_parameters(build(flowers.config(arm, 0, preset).model, 3, 102)) for arm in arms]
+        assert max(sizes) / min(sizes) < 1.05
 
 
 def test_a_table_is_markdown() -> None:

@@ -44,10 +44,14 @@ def with_level(level: Literal["t2", "full", "learned", "variational"], **changes
 T2, FULL, LEARNED, VARIATIONAL = with_level("t2"), with_level("full"), with_level("learned"), with_level("variational")
 
 
-def wide(config: TrainConfig) -> TrainConfig:
-    """The equivariant network with about as many parameters as the variational one, a quarter more."""
-    assert isinstance(config.model, ColorConfig)
-    return replace(config, model=replace(config.model, level="full", width=round(config.model.width * 9 / 8)))
+def wide(level: LevelName, **changes: Any) -> Arm:
+    """The network on hues with about as many parameters as the variational one has with its encoders, a quarter more."""
+
+    def arm(config: TrainConfig) -> TrainConfig:
+        assert isinstance(config.model, ColorConfig)
+        return with_level(level, width=round(config.model.width * 9 / 8), **changes)(config)
+
+    return arm
 
 
 LOGITS = 10.0

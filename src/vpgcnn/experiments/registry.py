@@ -179,7 +179,7 @@ EXPERIMENTS = {
             "resnet-adaaug": moved(T2, "policy"),
             "ce3": FULL,
             "ce3-hybrid": with_level("full", equivariant=2),
-            "ce3-wide": wide,
+            "ce3-wide": wide("full"),
             "ce3-instaaug": moved(with_level("full", equivariant=2), "image"),
             "ce3-adaaug": moved(with_level("full", equivariant=2), "policy"),
             "learned": LEARNED,
@@ -187,6 +187,8 @@ EXPERIMENTS = {
             "partial3-adaaug": moved(partial_gcnn(3), "policy"),
             "vp3": VARIATIONAL,
             "vp3-drawn": drawn(4),
+            "learned-wide": wide("learned"),
+            "vp3-wide": wide("variational", encoder=16),
             "ce6-hybrid": with_level("full", equivariant=2, elements=6),
             "ce6-instaaug": moved(with_level("full", equivariant=2, elements=6), "image"),
             "partial6": partial_gcnn(6),
@@ -199,7 +201,7 @@ EXPERIMENTS = {
         fewer=dict.fromkeys(
             ("resnet-instaaug", "resnet-adaaug", "ce3-instaaug", "ce3-adaaug", "partial3", "partial3-adaaug"), (0,)
         ),
-        optional=frozenset({"vp3-drawn", "ce6-hybrid", "ce6-instaaug", "partial6", "vp6"}),
+        optional=frozenset({"vp3-drawn", "learned-wide", "vp3-wide", "ce6-hybrid", "ce6-instaaug", "partial6", "vp6"}),
         notes={"cpu": FLOWERS},
         published=ADAAUG | {flowers: paper for *_, flowers, paper in COLOR},
         keys=("reliability",),
