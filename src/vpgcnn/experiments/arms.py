@@ -45,7 +45,7 @@ T2, FULL, LEARNED, VARIATIONAL = with_level("t2"), with_level("full"), with_leve
 
 
 def wide(level: LevelName, **changes: Any) -> Arm:
-    """The network on hues with about as many parameters as the variational one has with its encoders, a quarter more."""
+    """The network on hues with about as many parameters as the variational one, which has a quarter more."""
 
     def arm(config: TrainConfig) -> TrainConfig:
         assert isinstance(config.model, ColorConfig)

@@ -220,6 +220,8 @@ PAIRS = (
     ("vp3", "ce3"),
     ("vp3", "ce3-wide"),
     ("vp3", "learned"),
+    ("vp3-wide", "ce3-wide"),
+    ("vp3-wide", "learned-wide"),
     ("vp6", "ce6"),
     ("ce3", "cnn-26k"),
     ("vp3-plain", "ce3-plain"),
