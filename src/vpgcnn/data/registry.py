@@ -61,7 +61,10 @@ def load(config: DataConfig, directory: Path | None = None) -> Dataset:
     """The dataset that a configuration names, in memory; or a user's folder or .npz file by its path."""
     if config.name in DATASETS:
         if directory is not None and not directory.expanduser().is_dir():
-            raise UserError(f"there is no data directory {directory}")
+            raise UserError(
+                f"there is no data directory {directory}: give another one, or fill it by "
+                f"`vpgcnn datasets fetch {config.name} --data-dir {directory}`"
+            )
         dataset = DATASETS[config.name].load(config, data_directory(directory))
     else:
         path = _path(config.name)
