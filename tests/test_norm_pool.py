@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -167,6 +169,21 @@ def test_relu_and_dropout_in_one(pixels: bool, seed: int | None) -> None:
     assert torch.allclose(values.grad, torch.where(kept, gradient / 0.75, 0.0))
     assert torch.equal(layer.eval()(feature).values, feature.values.relu())
     assert torch.equal(ReluDropout(0.0)(feature).values, feature.values.relu())
+
+
+@pytest.mark.parametrize("order", [(1, 0, 2, 3, 4), (2, 0, 1, 3, 4), (2, 0, 3, 4, 1), (0, 1, 3, 4, 2)])
+def test_batch_norm_takes_values_that_lie_in_any_order(double: None, order: tuple[int, ...]) -> None:
+    """Axes of a dense tensor in another order: the gradient is that of the same values map by map."""
+    feature, weights = random_feature(Hue(3), batch=5), torch.rand(5, 3).softmax(dim=1)
+    back = sorted(range(5), key=order.__getitem__)
+    upstream, found = torch.randn(feature.shape), []
+    for values in (feature.values.clone(), feature.values.permute(order).contiguous().permute(back)):
+        start = values.requires_grad_()
+        out = GroupBatchNorm(4)(replace(feature, values=start, weights=weights)).values
+        found.append((out, *torch.autograd.grad(out, start, upstream)))
+    assert not found[1][0].isnan().any()
+    for one, two in zip(*found, strict=True):
+        assert torch.allclose(one, two, rtol=0, atol=1e-12)
 
 
 # ---------------------------------------------------------------- layout

@@ -165,7 +165,9 @@ class _WeightedNorm(torch.autograd.Function):
         centre_of, spread_of, times, plus = map(wide, (mean, var, -same * scale * slope, -same * scale * total))
         slopes = wide(scale).view(-1, *[1] * (channels.dim() - 2))
         chances = None if share is None else by_maps(share / positions, values)
-        to_values = torch.empty_like(values)
+        # In an order of which `maps` is a view, whatever order the values came in.
+        order = torch.preserve_format if by_pixel(values) else torch.contiguous_format
+        to_values = torch.empty_like(values, memory_format=order)
         into = maps(to_values)
         step = _few(channels)
         for start in range(0, len(channels), step):
