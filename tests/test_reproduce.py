@@ -589,11 +589,12 @@ def test_stability_is_judged_by_what_is_drawn_and_by_what_is_evaluated() -> None
 
 
 def test_the_wide_arms_are_as_large_as_the_variational_one() -> None:
-    arms = ("ce3-wide", "learned-wide", "vp3-wide", "vp3")
     flowers = registry.EXPERIMENTS["table-flowers"]
+    arms = [*(arm for arm in flowers.arms if arm.endswith("-wide")), "vp3"]
+    assert len(arms) > 7
     for preset in ("cpu", "paper"):
         sizes = [count_parameters(build(flowers.config(arm, 0, preset).model, 3, 102)) for arm in arms]
-        assert max(sizes) / min(sizes) < 1.05
+        assert max(sizes) / min(sizes) < 1.06
 
 
 def test_a_table_is_markdown() -> None:

@@ -44,14 +44,15 @@ def with_level(level: Literal["t2", "full", "learned", "variational"], **changes
 T2, FULL, LEARNED, VARIATIONAL = with_level("t2"), with_level("full"), with_level("learned"), with_level("variational")
 
 
-def wide(level: LevelName, **changes: Any) -> Arm:
-    """The network on hues with about as many parameters as the variational one, which has a quarter more."""
+def wide(arm: Arm) -> Arm:
+    """The arm in a network an eighth wider: about as many parameters as encoders that are not light add."""
 
-    def arm(config: TrainConfig) -> TrainConfig:
+    def changed(config: TrainConfig) -> TrainConfig:
+        config = arm(config)
         assert isinstance(config.model, ColorConfig)
-        return with_level(level, width=round(config.model.width * 9 / 8), **changes)(config)
+        return replace(config, model=replace(config.model, width=round(config.model.width * 9 / 8)))
 
-    return arm
+    return changed
 
 
 LOGITS = 10.0
@@ -87,13 +88,13 @@ def _drawn_once(model: ColorConfig, first: int) -> tuple[str, ...]:
     )
 
 
-def drawn(first: int) -> Arm:
-    """Levels for each image on the lift and from this stage on, of which training draws elements."""
+def drawn(first: int, **changes: Any) -> Arm:
+    """Levels for each image on the lift and from this stage on, of which training draws elements; other changes."""
 
     def arm(config: TrainConfig) -> TrainConfig:
         assert isinstance(config.model, ColorConfig)
         layers = ("lift", *_drawn_once(config.model, first))
-        return with_level("variational", family="drawn", where=layers)(config)
+        return with_level("variational", family="drawn", where=layers, **changes)(config)
 
     return arm
 

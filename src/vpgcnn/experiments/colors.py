@@ -222,6 +222,8 @@ PAIRS = (
     ("vp3", "learned"),
     ("vp3-wide", "ce3-wide"),
     ("vp3-wide", "learned-wide"),
+    ("vp3-wide", "partial3-wide"),
+    ("vp3-drawn-wide", "partial3-wide"),
     ("vp6", "ce6"),
     ("ce3", "cnn-26k"),
     ("vp3-plain", "ce3-plain"),

@@ -63,6 +63,9 @@ from vpgcnn.report.digits import figure
 
 __all__ = ["REPRODUCTIONS", "reproduction"]
 
+HYBRID = with_level("full", equivariant=2)
+LIGHT = 16
+"""Channels of encoders that add next to nothing, so that the network can be wider instead."""
 FLOWERS_ARMS = ("resnet", "ce3", "vp3")
 """Those that figures of Flowers102 compare."""
 
@@ -178,17 +181,21 @@ EXPERIMENTS = {
             "resnet-instaaug": moved(T2, "image"),
             "resnet-adaaug": moved(T2, "policy"),
             "ce3": FULL,
-            "ce3-hybrid": with_level("full", equivariant=2),
-            "ce3-wide": wide("full"),
-            "ce3-instaaug": moved(with_level("full", equivariant=2), "image"),
-            "ce3-adaaug": moved(with_level("full", equivariant=2), "policy"),
+            "ce3-hybrid": HYBRID,
+            "ce3-wide": wide(FULL),
+            "ce3-instaaug": moved(HYBRID, "image"),
+            "ce3-adaaug": moved(HYBRID, "policy"),
             "learned": LEARNED,
             "partial3": partial_gcnn(3),
             "partial3-adaaug": moved(partial_gcnn(3), "policy"),
             "vp3": VARIATIONAL,
             "vp3-drawn": drawn(4),
-            "learned-wide": wide("learned"),
-            "vp3-wide": wide("variational", encoder=16),
+            "resnet-wide": wide(T2),
+            "ce3-hybrid-wide": wide(HYBRID),
+            "learned-wide": wide(LEARNED),
+            "partial3-wide": wide(partial_gcnn(3)),
+            "vp3-wide": wide(with_level("variational", encoder=LIGHT)),
+            "vp3-drawn-wide": wide(drawn(1, encoder=LIGHT)),
             "ce6-hybrid": with_level("full", equivariant=2, elements=6),
             "ce6-instaaug": moved(with_level("full", equivariant=2, elements=6), "image"),
             "partial6": partial_gcnn(6),
@@ -201,7 +208,7 @@ EXPERIMENTS = {
         fewer=dict.fromkeys(
             ("resnet-instaaug", "resnet-adaaug", "ce3-instaaug", "ce3-adaaug", "partial3", "partial3-adaaug"), (0,)
         ),
-        optional=frozenset({"vp3-drawn", "learned-wide", "vp3-wide", "ce6-hybrid", "ce6-instaaug", "partial6", "vp6"}),
+        optional=frozenset({"vp3-drawn", "vp3-drawn-wide", "ce6-hybrid", "ce6-instaaug", "partial6", "vp6"}),
         notes={"cpu": FLOWERS},
         published=ADAAUG | {flowers: paper for *_, flowers, paper in COLOR},
         keys=("reliability",),
