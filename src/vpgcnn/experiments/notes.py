@@ -50,9 +50,9 @@ all layers after the lift, one draw for each residual sum, whose logits learn te
 does about as fast); "instaaug" (a range of hues for each image, whose θ is that range) and "adaaug" (a searched policy)
 on the ordinary network, on the hybrid and on Partial G-CNN; the policy learns at a rate of 0.001, as at 0.01 it moves
 every image by 180° after one epoch and stays there. Levels of single images need encoders, a quarter of the parameters
-more, as in the paper. Arms called "wide" are an eighth wider instead, their encoders have 16 channels (vp3-wide and
-vp3-drawn-wide, which draws in all layers, as Partial G-CNN does): 2.0 to 2.1 million parameters each, so that these
-are the arms that compare at equal parameters. Networks with the same width begin with the same weights for the same seed. "Over hue shifts": the mean
+more, as in the paper. Arms called "wide" are an eighth wider instead, the encoders of vp3-wide and
+vp3-drawn-wide have 16 channels: 2.0 to 2.1 million parameters each, so that these are the arms that compare at equal
+parameters. Networks with the same width begin with the same weights for the same seed. "Over hue shifts": the mean
 over 12 shifts, of every fourth test image. NLL is in nats per image, the Brier score is the sum over classes (0 to 2),
 ECE has 15 bins. "At θ = 1": the same network, its levels set to all of the group at the test; "at the mean θ": its
 levels the same for all images. The paper's numbers are of 224 pixels, a ResNet18 of full width and 400 epochs. Tried

@@ -195,7 +195,7 @@ EXPERIMENTS = {
             "learned-wide": wide(LEARNED),
             "partial3-wide": wide(partial_gcnn(3)),
             "vp3-wide": wide(with_level("variational", encoder=LIGHT)),
-            "vp3-drawn-wide": wide(drawn(1, encoder=LIGHT)),
+            "vp3-drawn-wide": wide(drawn(4, encoder=LIGHT)),
             "ce6-hybrid": with_level("full", equivariant=2, elements=6),
             "ce6-instaaug": moved(with_level("full", equivariant=2, elements=6), "image"),
             "partial6": partial_gcnn(6),
