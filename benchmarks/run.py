@@ -1,7 +1,7 @@
 """Speed ratios of the core layers, into results/bench.json: `make bench`.
 
-Every ratio is measured by running both sides in turn in this process; see timing.py. Rows named
-"… mean" and "… total" have goals, the rows of single shapes explain them.
+Every ratio is measured by running both sides in turn in this process, which keeps its memory as `vpgcnn train` does
+(allocator.py); see timing.py. Rows named "… mean" and "… total" have goals, the rows of single shapes explain them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathwise import programs
 from report import update_documents, write
 from timing import Program, Row, ratio, row
 from vpgcnn import SO2, Full, Group, Hue, Variational
+from vpgcnn.allocator import keep_memory
 from vpgcnn.kernels import KernelFactory
 
 HERE = Path(__file__).parent
@@ -240,6 +241,7 @@ def main() -> None:
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(chosen)}")
     torch.manual_seed(0)
+    keep_memory()  # as commands that train do
     rows: dict[str, dict[str, object]] = {}
     if options.out.exists():
         rows = {old["name"]: old for old in json.loads(options.out.read_text())}

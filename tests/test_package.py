@@ -11,6 +11,7 @@ import vpgcnn
 SOURCE = Path(vpgcnn.__file__).parent
 ORDER = [
     "errors",
+    "allocator",
     "serial",
     "processes",
     "precision",

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vpgcnn.allocator import keep_memory
 from vpgcnn.commands.common import parser
 from vpgcnn.errors import UserError
 from vpgcnn.models.config import LevelName
@@ -37,6 +38,7 @@ def main(arguments: list[str]) -> int:
     options = command.parse_args(arguments)
     from vpgcnn.training.loop import Interrupted
 
+    keep_memory()
     try:
         report = demo(options.out, options.epochs, options.seed, options.step, fresh=options.fresh)
     except Interrupted as stop:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from vpgcnn.allocator import keep_memory
 from vpgcnn.commands.common import data_dir_option, parser
 from vpgcnn.errors import UserError
 
@@ -55,6 +56,7 @@ def main(arguments: list[str]) -> int:
         for arm in options.arms or ():
             chosen.config(arm, 0, options.preset)
     settings = {"data_dir": options.data_dir, "threads": options.threads}
+    keep_memory()
     try:
         target = run(
             chosen, options.name, Places(options.runs, options.results, settings, Progress()), preset=options.preset,

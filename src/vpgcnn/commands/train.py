@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from vpgcnn.allocator import keep_memory
 from vpgcnn.commands.common import print_json
 from vpgcnn.errors import UserError
 from vpgcnn.models.config import ModelConfig
@@ -57,6 +58,7 @@ def main(arguments: list[str]) -> int:
     from vpgcnn.training.loop import Interrupted, train
     from vpgcnn.training.progress import Progress, Quiet
 
+    keep_memory()
     try:
         result = train(config, out, resume=options.resume, progress=Quiet() if options.json else Progress())
     except Interrupted as stop:
