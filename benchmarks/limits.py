@@ -19,8 +19,9 @@ NOTHING = "–"
 
 RIVALS = (
     ("full equivariance", "ColorMNIST, 3 hues", "table-colormnist", "ce3", "vp3"),
-    ("full equivariance, wider", "Flowers102", "table-flowers", "ce3-wide", "vp3"),
-    ("one level for all images", "Flowers102", "table-flowers", "learned", "vp3"),
+    ("full equivariance", "Flowers102", "table-flowers", "ce3-wide", "vp3-wide"),
+    ("one level for all images", "Flowers102", "table-flowers", "learned-wide", "vp3-wide"),
+    ("elements drawn at random", "Flowers102", "table-flowers", "partial3-wide", "vp3-wide"),
     ("one level for all images", "CIFAR-10", "table-cifar10", "learned", "variational"),
     ("no rotations at all", "CIFAR-10", "table-cifar10", "t2", "variational"),
     ("one level for all images", "MNIST67-180", "fig-mnist67-180", "learned", "variational"),
@@ -28,7 +29,7 @@ RIVALS = (
     ("no rotations at all", "MNIST67-180", "fig-mnist67-180", "t2", "variational"),
 )
 """What else there is, the data, the experiment, its arm, and the arm with a level for each image."""
-SHIFTED = ("resnet", "resnet-jitter", "resnet-instaaug", "ce3", "ce3-instaaug", "ce3-wide", "learned", "vp3")
+SHIFTED = ("resnet", "resnet-jitter", "resnet-instaaug", "ce3", "ce3-instaaug", "ce3-wide", "learned-wide", "vp3-wide")
 NETWORKS = ("ResNet", "CEResNet", "Partial CEResNet", "VP CEResNet")
 
 
