@@ -21,7 +21,7 @@ RIVALS = (
     ("full equivariance", "ColorMNIST, 3 hues", "table-colormnist", "ce3", "vp3"),
     ("full equivariance", "Flowers102", "table-flowers", "ce3-wide", "vp3-wide"),
     ("one level for all images", "Flowers102", "table-flowers", "learned-wide", "vp3-wide"),
-    ("elements drawn at random", "Flowers102", "table-flowers", "partial3-wide", "vp3-wide"),
+    ("Partial G-CNN", "Flowers102", "table-flowers", "partial3-wide", "vp3-wide"),
     ("one level for all images", "CIFAR-10", "table-cifar10", "learned", "variational"),
     ("no rotations at all", "CIFAR-10", "table-cifar10", "t2", "variational"),
     ("one level for all images", "MNIST67-180", "fig-mnist67-180", "learned", "variational"),

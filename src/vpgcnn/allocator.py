@@ -8,20 +8,22 @@ import sys
 
 __all__ = ["keep_memory"]
 
-TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # names of glibc's <malloc.h>
-SETTINGS = {MMAP_THRESHOLD: 2**30, TRIM_THRESHOLD: 2**31 - 1, TOP_PAD: 2**26}
+SETTINGS = {-4: 0, -1: -1}
+"""Of glibc's mallopt: M_MMAP_MAX, no block is mapped by itself; M_TRIM_THRESHOLD, the heap is never cut short."""
+SAID = ("mmap_threshold", "mmap_max", "trim_threshold", "top_pad")
 
 
 def keep_memory() -> bool:
     """Let memory that is freed stay with this process; returns whether the C library did as told.
 
     A training step frees all of its features, and glibc gives large blocks back to the system, which hands them out
-    again page by page, filled with zeros: on a CPU a tenth of the time of a large network. Memory then is what the
-    largest step took until the process ends, so this is for commands that train, not for whoever imports layers.
-    Nothing is changed elsewhere than on Linux, or where the environment says how glibc shall do it.
+    again page by page, filled with zeros. Memory then stays at its peak until the process ends, so this is for
+    commands that train, not for whoever imports layers. Nothing is changed elsewhere than on Linux, or where the
+    environment says how glibc shall do it.
     """
-    said = any(name.startswith("MALLOC_") for name in os.environ) or "malloc" in os.environ.get("GLIBC_TUNABLES", "")
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    said = any(f"MALLOC_{name.upper()}_" in os.environ or f"malloc.{name}" in tunables for name in SAID)
     if said or not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
-    return mallopt is not None and min(mallopt(name, value) for name, value in SETTINGS.items()) == 1
+    return mallopt is not None and all(mallopt(name, value) == 1 for name, value in SETTINGS.items())

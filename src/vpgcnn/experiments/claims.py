@@ -187,7 +187,7 @@ def _costs(results: Results) -> Finding:
 
 
 EQUAL = ("learned", "ce3", "partial3")
-"""Arms of Flowers102 that have a wider twin, with as many parameters as the variational network."""
+"""Rivals on Flowers102, whose wider twins have as many parameters as the variational one's."""
 
 CLAIMS = (
     Claim("on MNIST67-180 a 6 may turn by less than half a circle, a 7 by all of it", _six_and_seven),

@@ -206,9 +206,29 @@ EXPERIMENTS = {
         table_colors,
         {"cpu": "flowers102-cpu", "paper": "flowers102"},
         fewer=dict.fromkeys(
-            ("resnet-instaaug", "resnet-adaaug", "ce3-instaaug", "ce3-adaaug", "partial3", "partial3-adaaug"), (0,)
+            (
+                "resnet-instaaug",
+                "resnet-adaaug",
+                "ce3-instaaug",
+                "ce3-adaaug",
+                "partial3",
+                "partial3-adaaug",
+                "partial3-wide",
+            ),
+            (0,),
         ),
-        optional=frozenset({"vp3-drawn", "vp3-drawn-wide", "ce6-hybrid", "ce6-instaaug", "partial6", "vp6"}),
+        optional=frozenset(
+            (
+                "resnet-wide",
+                "ce3-hybrid-wide",
+                "vp3-drawn",
+                "vp3-drawn-wide",
+                "ce6-hybrid",
+                "ce6-instaaug",
+                "partial6",
+                "vp6",
+            )
+        ),
         notes={"cpu": FLOWERS},
         published=ADAAUG | {flowers: paper for *_, flowers, paper in COLOR},
         keys=("reliability",),
