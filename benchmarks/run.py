@@ -1,7 +1,8 @@
 """Speed ratios of the core layers, into results/bench.json: `make bench`.
 
 Every ratio of times is measured by running both sides in turn in this process, which keeps its memory as `vpgcnn
-train` does (allocator.py); see timing.py. Peak memory is that of processes that do not. Rows named "… mean" and "… total" have goals, the rows of single shapes explain them.
+train` does (allocator.py); see timing.py. Peak memory is that of processes that do not. Rows named "… mean" and
+"… total" have goals, the rows of single shapes explain them.
 """
 
 from __future__ import annotations
