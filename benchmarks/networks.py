@@ -32,6 +32,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "full": {"level": "full"},
     "learned": {"level": "learned"},
     "variational": {"level": "variational"},
+    "light": {"level": "variational", "encoder": 16},
     "pathwise": {"level": "variational", "family": "pathwise", "sees": "input"},
 }
 
