@@ -239,7 +239,7 @@ def test_when_not_to_use_it_is_still_true() -> None:
 
     assert all(one["mean"] > 0.99 for row in limits.of("table-colormnist", "vp3") for one in row["theta"].values())
     assert abs(accuracy("table-flowers", "ce3-wide") - accuracy("table-flowers", "vp3-wide")) < 1
-    assert abs(accuracy("table-flowers", "learned-wide") - accuracy("table-flowers", "vp3-wide")) < 0.5
+    assert abs(accuracy("table-flowers", "learned-wide") - accuracy("table-flowers", "vp3-wide")) < 1
     assert accuracy("table-cifar10", "learned") > accuracy("table-cifar10", "variational")
     assert accuracy("table-cifar10", "t2") > max(accuracy("table-cifar10", arm) for arm in ("full", "learned"))
     assert accuracy("fig-mnist67-180", "full") < 68 < 99 < accuracy("fig-mnist67-180", "variational")
