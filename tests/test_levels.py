@@ -83,6 +83,21 @@ def test_a_level_can_look_at_a_relu_that_is_not_computed(double: None, weighted:
     assert not torch.allclose(answers[0][0], level(feature.with_values(values)).theta, atol=1e-3)
 
 
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_detached_level_learns_without_shaping_what_it_sees(detached: bool) -> None:
+    level, feature = Variational(Hue(3), 4, detached=detached), random_feature(Hue(3))
+    same = Variational(Hue(3), 4)
+    same.load_state_dict(level.state_dict())
+    start = feature.values.detach().requires_grad_()
+    theta = level(feature.with_values(start)).theta
+    assert torch.equal(theta, same(feature).theta)
+    (to_values,) = torch.autograd.grad(theta.square().sum(), [start], allow_unused=True, retain_graph=True)
+    assert (to_values is None) == detached
+    to_encoder = torch.autograd.grad(theta.square().sum(), list(level.encoder.parameters()))
+    assert all(torch.isfinite(grad).all() for grad in to_encoder)
+    assert to_encoder[0].abs().sum() > 0
+
+
 def test_the_encoder_is_as_light_as_the_papers() -> None:
     """Two 1-D convolutions and a linear layer: 4C² for a circle of elements, 2C² where there are no neighbours."""
 

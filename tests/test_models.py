@@ -12,7 +12,8 @@ from conftest import set_theta, warm
 from vpgcnn import Learned, Variational
 from vpgcnn.errors import UserError
 from vpgcnn.levels import Level
-from vpgcnn.models import MODELS, SE2Config, build, count_parameters, symmetry
+from vpgcnn.models import MODELS, ModelConfig, SE2Config, build, count_parameters, symmetry
+from vpgcnn.models.config import COLOR_CNN
 from vpgcnn.testing import equivariance_error, smooth_images
 
 SMALL = SE2Config(widths=(4, 4, 6, 6), kernel_sizes=(5, 3, 3), hidden=8, omega=4.0)
@@ -68,6 +69,16 @@ def test_encoders_are_as_wide_as_asked_for() -> None:
 
     assert widths() == [SMALL.widths[0], SMALL.widths[-2]]
     assert widths(encoder=5) == [5, 5]
+
+
+@pytest.mark.parametrize("config", [SMALL, COLOR_CNN])
+def test_encoders_of_a_whole_network_can_be_detached(config: ModelConfig) -> None:
+    def detached(**changes: object) -> set[bool]:
+        found = build(replace(config, **changes), 3, 10).modules()  # type: ignore[arg-type]
+        return {m.detached for m in found if isinstance(m, Variational)}
+
+    assert detached() == {False}
+    assert detached(detached=True) == {True}
 
 
 STEMS = {"pool": {"stem_pool": True}, "stride": {"stem_pool": False, "stem_stride": 2, "kernel_sizes": (6, 3, 3)}}

@@ -422,7 +422,8 @@ class Variational(Level):
     """A level for each image (VP G-CNN), from an encoder that is invariant: θ(L_g f) = θ(f).
 
     family: the distributions to choose from, `Window()` by default. hidden: channels of the encoder, as many as the
-    feature has by default.
+    feature has by default. detached: the encoder only looks: θ is learned by the encoder alone, and no gradient of it
+    shapes the feature.
     """
 
     regularised = True
@@ -436,9 +437,10 @@ class Variational(Level):
         *,
         family: Family | None = None,
         hidden: int | None = None,
+        detached: bool = False,
     ) -> None:
         super().__init__()
-        self.group, self.points = group, points
+        self.group, self.points, self.detached = group, points, detached
         self.family = _family(family)
         self.per_image = self.family.per_image
         self.encoder = InvariantEncoder(group, channels, self.family.start(group, points), hidden)
@@ -446,10 +448,10 @@ class Variational(Level):
     def forward(
         self, feature: GroupFeature, generator: torch.Generator | None = None, *, rectify: bool = False
     ) -> Distribution:
-        raw = self.encoder(feature, rectify=rectify)
+        raw = self.encoder(feature.detach() if self.detached else feature, rectify=rectify)
         own = self.family.bounded(raw, self.group, self.points)
         family = self.family.at(self.progress)
         return family.distribution(own, self.group, self.points, noisy=self.training, generator=generator)
 
     def extra_repr(self) -> str:
-        return f"{self.group}, {self.family}"
+        return f"{self.group}, {self.family}{', detached' if self.detached else ''}"

@@ -195,6 +195,7 @@ EXPERIMENTS = {
             "learned-wide": wide(LEARNED),
             "partial3-wide": wide(partial_gcnn(3)),
             "vp3-wide": wide(with_level("variational", encoder=LIGHT)),
+            "vp3-detached-wide": wide(with_level("variational", encoder=LIGHT, detached=True)),
             "vp3-drawn-wide": wide(drawn(4, encoder=LIGHT)),
             "ce6-hybrid": with_level("full", equivariant=2, elements=6),
             "ce6-instaaug": moved(with_level("full", equivariant=2, elements=6), "image"),
@@ -221,6 +222,7 @@ EXPERIMENTS = {
             (
                 "resnet-wide",
                 "ce3-hybrid-wide",
+                "vp3-detached-wide",
                 "vp3-drawn",
                 "vp3-drawn-wide",
                 "ce6-hybrid",

@@ -75,7 +75,7 @@ class Placement:
     level: that of all layers; but one of the levels `placed` is for the layers named in `where`, and the
     others have the level `elsewhere`. initial: θ at the start of training. monotonic: a learned level stays within
     the one that was asked for before it. encoder: channels of the encoders of variational levels, 0 for as many as
-    their layers have.
+    their layers have. detached: those encoders do not shape what they see.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class Placement:
         *,
         monotonic: bool = False,
         encoder: int = 0,
+        detached: bool = False,
     ) -> None:
         self.monotonic, self.last = monotonic, None  # type: bool, Learned | None
         if isinstance(where, str):
@@ -98,7 +99,7 @@ class Placement:
             raise UserError(f"initial is a θ in (0, 1], got {initial}")
         if encoder < 0:
             raise UserError(f"encoder is a number of channels, or 0 for as many as the layer has, got {encoder}")
-        self.hidden = encoder or None
+        self.hidden, self.detached = encoder or None, detached
         self.family = _family(family, initial)
         self.seen: list[str] = []
 
@@ -113,7 +114,7 @@ class Placement:
         if chosen == "learned":
             return self._within if self.monotonic else partial(Learned, family=self.family)
         if chosen == "variational":
-            return partial(Variational, family=self.family, hidden=self.hidden)
+            return partial(Variational, family=self.family, hidden=self.hidden, detached=self.detached)
         raise UserError(f"unknown level {chosen!r}: choose full, learned or variational")
 
     def _within(self, group: Group, channels: int, points: int | None) -> Learned:

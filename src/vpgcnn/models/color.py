@@ -39,7 +39,7 @@ class _Maker:
         self.group: Group = Hue(config.elements) if config.elements > 1 else Rotations(1)
         self.place = Placement(
             config.level, config.where, config.elsewhere, config.family, config.initial, ("learned", "variational"),
-            monotonic=config.monotonic, encoder=config.encoder,
+            monotonic=config.monotonic, encoder=config.encoder, detached=config.detached,
         )  # fmt: skip
 
     def lift(self, inner: int, outer: int, name: str, size: int, stride: int = 1, padding: int = 0) -> LiftConv2d:

@@ -63,6 +63,8 @@ class SE2Config:
     """Whether the learned level of a layer stays within that of the layer before (Partial G-CNN's variant)."""
     encoder: int = 0
     """Channels of the encoders that choose an image's level; 0: as many as their layers, as in the paper."""
+    detached: bool = False
+    """Whether encoders only look: they learn to choose levels, but the features that they see are not shaped by it."""
     block: Literal["residual", "plain"] = "residual"
     """residual: two convolutions and a shortcut a stage. plain: one convolution a stage."""
     widths: tuple[int, ...] = (32, 32, 64, 64)
@@ -116,6 +118,8 @@ class ColorConfig:
     """Whether the learned level of a layer stays within that of the layer before (Partial G-CNN's variant)."""
     encoder: int = 0
     """Channels of the encoders that choose an image's level; 0: as many as their layers, as in the paper."""
+    detached: bool = False
+    """Whether encoders only look: they learn to choose levels, but the features that they see are not shaped by it."""
     width: int = 17
     """Channels of the cnn; of an ordinary resnet's first stage (on hues fewer, so that parameters are as many)."""
     depths: tuple[int, ...] = (2, 2, 2, 2)

@@ -50,7 +50,7 @@ class SE2Net(nn.Module):
         self.group, points = group_of(config.group, config.elements, config.hues)
         place = Placement(
             config.level, config.where, config.elsewhere, config.family, config.initial,
-            monotonic=config.monotonic, encoder=config.encoder,
+            monotonic=config.monotonic, encoder=config.encoder, detached=config.detached,
         )  # fmt: skip
         kernel = partial(SirenKernel, hidden=config.hidden, omega=config.omega)
         lift_size, size, last_size = config.kernel_sizes
