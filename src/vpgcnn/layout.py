@@ -10,18 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = [
-    "by_maps",
-    "by_pixel",
-    "flat",
-    "laid_out_as",
-    "maps",
-    "of_maps",
-    "over",
-    "prefer_by_pixel",
-    "sums",
-    "unflat",
-]
+__all__ = ["Maps", "by_pixel", "flat", "laid_out_as", "over", "prefer_by_pixel", "sums", "unflat"]
 
 
 def by_pixel(values: Tensor) -> bool:
@@ -68,21 +57,43 @@ def sums(rows: Tensor, shape: torch.Size) -> Tensor:
     return torch.bmm(ones, rows).view(-1, *shape[1:3])  # a product with ones: many times as fast as a sum
 
 
-def maps(values: Tensor) -> Tensor:
-    """A view for torch's own layers: `(B, C·G, H, W)` of what lies pixel by pixel, `(B, C, G·H·W)` of other values."""
-    return values.flatten(1, 2) if by_pixel(values) else values.flatten(2)
+class Maps:
+    """Values `(B, C, G, H, W)` as torch's own layers see them, which do one thing to all of a map: `(B, C, G·H·W)`.
 
+    What lies pixel by pixel is `(B, W·C·G, H, 1)`: a row of the image at once, of which each number is a map of its
+    own. Torch's loops over channels are long then, and its threads do not write next to each other all the time.
+    """
 
-def of_maps(numbers: Tensor, values: Tensor) -> Tensor:
-    """Numbers `(C,)`, one for each channel of `maps(values)`."""
-    return numbers.repeat_interleave(values.shape[2]) if by_pixel(values) else numbers
+    def __init__(self, values: Tensor) -> None:
+        self.shape, self.by_pixel = values.shape, by_pixel(values)
+        self.row = self.shape[4], *self.shape[1:3]
 
+    def __call__(self, values: Tensor) -> Tensor:
+        """The view of values that lie as those do which this was made of."""
+        return _pixels(values).flatten(2).transpose(1, 2).unsqueeze(-1) if self.by_pixel else values.flatten(2)
 
-def by_maps(numbers: Tensor, values: Tensor) -> Tensor:
-    """Numbers `(B, 1, G)`, one for each element of each image, in a shape that goes with `maps(values)`."""
-    if by_pixel(values):
-        return numbers.expand(-1, values.shape[1], -1).flatten(1)[..., None, None]
-    return numbers.repeat_interleave(values.shape[-2] * values.shape[-1], dim=2)
+    def back(self, seen: Tensor) -> Tensor:
+        """The view `(B, C, G, H, W)` of what a layer made of them."""
+        if not self.by_pixel:
+            return seen.view(self.shape)
+        return seen.squeeze(-1).transpose(1, 2).unflatten(2, self.row).permute(0, 3, 4, 1, 2)
+
+    def spread(self, *numbers: Tensor) -> tuple[Tensor, ...]:
+        """Numbers `(C,)`, one for each channel of the values, as one for each map."""
+        if not self.by_pixel:
+            return numbers
+        together = torch.stack(numbers).view(-1, 1, self.row[1], 1)
+        return together.expand(-1, *self.row).reshape(len(numbers), -1).unbind()
+
+    def collect(self, numbers: Tensor) -> Tensor:
+        """Numbers of maps, one each, as `(any, C, any)`, by the channels that they belong to."""
+        return numbers.view(self.row) if self.by_pixel else numbers.view(1, -1, 1)
+
+    def by_element(self, numbers: Tensor) -> Tensor:
+        """Numbers `(B, 1, G)`, one for each element of each image, in a shape that goes with the view."""
+        if self.by_pixel:
+            return numbers.unsqueeze(1).expand(-1, *self.row).reshape(len(numbers), -1, 1, 1)
+        return numbers.repeat_interleave(self.shape[-2] * self.shape[-1], dim=2)
 
 
 def _pixels(values: Tensor) -> Tensor:
