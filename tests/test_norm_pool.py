@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pytest
@@ -169,6 +170,19 @@ def test_relu_and_dropout_in_one(pixels: bool, seed: int | None) -> None:
     assert torch.allclose(values.grad, torch.where(kept, gradient / 0.75, 0.0))
     assert torch.equal(layer.eval()(feature).values, feature.values.relu())
     assert torch.equal(ReluDropout(0.0)(feature).values, feature.values.relu())
+
+
+@pytest.mark.parametrize("p", [0.001, 0.3, 0.5, 0.9])
+def test_dropout_by_eight_bits_drops_as_many_as_asked_for_on_average(p: float) -> None:
+    """One call drops by a multiple of 1/256, many calls by p; the mean stays in each of them."""
+    layer, feature = ReluDropout(p), random_feature(Hue(3), channels=100).map(torch.ones_like)
+    generator = torch.Generator().manual_seed(0)
+    made = [layer(feature, generator=generator).values for _ in range(400)]
+    share = sum(float((values == 0).float().mean()) for values in made) / len(made)
+    assert share == pytest.approx(p, abs=3 * (p * (1 - p) / (len(made) * feature.values.numel())) ** 0.5 + 2e-4)
+    scales = {float(values.max()) for values in made}
+    chances = sorted(256 * (1 - 1 / scale) for scale in scales)
+    assert chances == pytest.approx(sorted({math.floor(256 * p), math.ceil(256 * p)}), abs=1e-3)
 
 
 @pytest.mark.parametrize("order", [(1, 0, 2, 3, 4), (2, 0, 1, 3, 4), (2, 0, 3, 4, 1), (0, 1, 3, 4, 2)])

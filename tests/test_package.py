@@ -13,6 +13,7 @@ ORDER = [
     "errors",
     "allocator",
     "serial",
+    "function",
     "processes",
     "precision",
     "layout",

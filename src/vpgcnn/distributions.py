@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vpgcnn.function import Function
 from vpgcnn.groups import Group
 from vpgcnn.precision import uniform
 
@@ -47,7 +48,7 @@ class Distribution(ABC):
         """KL(q ‖ uniform) for each image, `(B,)`, in nats."""
 
 
-class _WindowShare(torch.autograd.Function):
+class _WindowShare(Function):
     """The share of the window [−θ, θ] inside the cell [near, far], all in units of π.
 
     The covered length is piecewise linear in θ, so that only the slope on a corner needs care. There

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vpgcnn.errors import NotFiniteError
 from vpgcnn.features import GroupFeature
+from vpgcnn.function import Function
 from vpgcnn.groups import Group, neighbour_index
 from vpgcnn.precision import full_precision
 from vpgcnn.processes import across, sum_over_processes
@@ -62,7 +63,7 @@ def _sums(values: Tensor, dtype: torch.dtype, *, rectify: bool) -> Tensor:
     return (F.relu(maps) if rectify else maps).sum(dim=(-2, -1), dtype=dtype)
 
 
-class _RectifiedSum(torch.autograd.Function):
+class _RectifiedSum(Function):
     """The sum of a ReLU over positions, `(B, C, H, W)` → `(B, C)`, which is not kept and never whole in memory."""
 
     generate_vmap_rule = True

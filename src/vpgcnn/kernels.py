@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vpgcnn.function import Function
 from vpgcnn.groups import Group, relative_index
 
 __all__ = ["Kernel", "KernelFactory", "SirenKernel", "TableKernel", "default_kernel"]
@@ -127,7 +128,7 @@ class TableKernel(Kernel):
             )
 
 
-class _Spread(torch.autograd.Function):
+class _Spread(Function):
     """Copy rows `(O, N, …)` of a table to the places `(M,)` that need them.
 
     Every row is needed once for each output element, so the gradient is a sum of U gathers, at the

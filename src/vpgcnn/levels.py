@@ -34,6 +34,7 @@ from vpgcnn.distributions import (
 )
 from vpgcnn.encoders import InvariantEncoder
 from vpgcnn.features import GroupFeature
+from vpgcnn.function import Function
 from vpgcnn.groups import Group
 from vpgcnn.precision import uniform
 
@@ -61,7 +62,7 @@ LARGEST_LOGIT = 30.0
 """Beyond it a chance soon is 0 in single precision, where the KL has no gradient."""
 
 
-class _Bound(torch.autograd.Function):
+class _Bound(Function):
     """Clamp whose gradient is stopped only where it would push further outside."""
 
     generate_vmap_rule = True

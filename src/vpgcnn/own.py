@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from vpgcnn.function import Function
 from vpgcnn.kernels import SirenKernel
 from vpgcnn.precision import full_precision
 
@@ -109,7 +110,7 @@ def _build(
         return out
 
 
-class _Built(torch.autograd.Function):
+class _Built(Function):
     """values `(B, C, V, H, W)`, functions `(B, U, S, V·k²)` and mixing `(O, C, S)` to `(B, O, U, H', W')`."""
 
     @staticmethod

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from vpgcnn.function import Function
 
 __all__ = ["across", "sum_over_processes"]
 
@@ -16,7 +17,7 @@ def across() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-class _Sum(torch.autograd.Function):
+class _Sum(Function):
     """The sum over processes. Each one's part enters the loss of all, so gradients are summed as well."""
 
     @staticmethod

@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vpgcnn.function import Function
+
 __all__ = ["conv2d", "convolve", "pays"]
 
 PAYS = 0.25  # of the multiplications: these are small products, and there are the maps to turn around (measured)
@@ -110,7 +112,7 @@ def convolve(values: Tensor, weight: Tensor, padding: int, factors: Tensor | Non
     return out
 
 
-class _Spectral(torch.autograd.Function):
+class _Spectral(Function):
     """Frequency by frequency along the width, so that all but two maps stays in the cache."""
 
     @staticmethod
