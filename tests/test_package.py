@@ -16,6 +16,7 @@ ORDER = [
     "function",
     "processes",
     "precision",
+    "drop",
     "layout",
     "resample",
     "groups",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from vpgcnn.drop import ReluDrop, draw, parts
 from vpgcnn.encoders import Standardise
 from vpgcnn.features import GroupFeature
 from vpgcnn.function import Function
@@ -58,6 +57,7 @@ class GroupBatchNorm(nn.Module):
         self.register_buffer("num_batches_tracked", torch.tensor(0, dtype=torch.long))
 
     def forward(self, feature: GroupFeature) -> GroupFeature:
+        """values `(B, C, G, H, W)` to the same shape."""
         _check_channels(feature, self.channels)
         if self.training:
             self.num_batches_tracked.add_(1)
@@ -144,7 +144,7 @@ class _WeightedNorm(Function):
             mean = (centre * share).sum(dim=(0, 2))
             middle = over(mean[None, :, None], rows, shape)
             # A few images at a time, which then are in the cache. As var_mean, and many times faster on a CPU.
-            apart = torch.cat([sums((some - middle).square_(), shape) for some in _parts(rows)]) / positions
+            apart = torch.cat([sums((some - middle).square_(), shape) for some in parts(rows)]) / positions
             var = (apart * share).sum(dim=(0, 2))
         around, spread, times, plus = seen.spread(mean, var, weight, bias)
         normed = F.batch_norm(channels, around, spread, times, plus, training=False, eps=eps)
@@ -186,7 +186,8 @@ class _WeightedNorm(Function):
         if share is not None:
             steep = scale * reciprocal * slope
             to_share = -(centre * (scale * total)[:, None] + apart * (steep / 2)[:, None]).sum(dim=1, keepdim=True)
-        return to_values, to_share, slope, total, None  # no view: autograd can then add another gradient in place
+        # No view: autograd can then add another gradient in place.
+        return to_values, to_share, slope, total, None
 
 
 def _moments(channels: Tensor) -> Sequence[Tensor]:
@@ -207,11 +208,6 @@ def _normalise(
         )
     else:
         into.copy_(F.batch_norm(channels, mean, var, weight, bias, training=False, eps=eps))
-
-
-def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
-    """A few images at a time: as many as make up half a million numbers."""
-    return tensor.split(max(1, 2**19 // max(1, math.prod(tensor.shape[1:]))))
 
 
 def synchronise(model: nn.Module) -> nn.Module:
@@ -283,8 +279,7 @@ class GroupDropout(nn.Module):
 class ReluDropout(nn.Module):
     """A ReLU, then dropout of each number by itself: equivariant in distribution, and a ReLU alone in evaluation.
 
-    As `nn.Dropout(p)` after a ReLU, in a tenth of the time on a CPU: a number is dropped by eight random bits, so by a
-    chance that is a multiple of 1/256. That is one of the two nearest to p, drawn in each call so that p is the mean.
+    As `nn.Dropout(p)` after a ReLU, in a tenth of the time on a CPU (drop.py says how).
     """
 
     def __init__(self, p: float = 0.5) -> None:
@@ -294,67 +289,14 @@ class ReluDropout(nn.Module):
         self.p = p
 
     def forward(self, feature: GroupFeature, *, generator: torch.Generator | None = None) -> GroupFeature:
+        """values `(B, C, G, H, W)` to the same shape."""
         if not self.training or self.p == 0:
             return feature.map(F.relu)
         quick = feature.device.type == "cpu" and feature.dtype in (torch.float32, torch.float64)
         if not quick or torch.compiler.is_compiling():
             return GroupDropout(self.p, each=True)(feature.map(F.relu), generator=generator)
         values = feature.values if by_pixel(feature.values) else feature.values.contiguous()
-        seed = int(torch.randint(2**63 - 1, (), generator=generator))
-        out: Tensor = _ReluDrop.apply(values, _bits(values, seed), _dropped(self.p, seed))
-        return feature.with_values(out)
+        return feature.with_values(ReluDrop.apply(values, *draw(values, self.p, generator)))
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
-
-
-BITS = 8
-"""How many random bits say whether a number is dropped."""
-
-
-def _bits(like: Tensor, seed: int) -> Tensor:
-    """Random bits for each number of a tensor, as whole numbers from −2⁷ on, laid out as the tensor is."""
-    many = np.random.SFC64(seed).random_raw(like.numel() // 8 + 1)  # in half the time that torch takes
-    return torch.from_numpy(many.view(np.int8)).as_strided(like.shape, like.stride())
-
-
-def _dropped(p: float, seed: int) -> int:
-    """Of 2⁸ numbers, how many are dropped: as many as p says on average over seeds, never all."""
-    whole, rest = divmod(p * 2**BITS, 1)
-    return min(int(whole) + (seed % 2**32 < rest * 2**32), 2**BITS - 1)
-
-
-def _scale(dropped: int) -> float:
-    """By how much those that are kept grow."""
-    return 2**BITS / (2**BITS - dropped)
-
-
-def _where_above(numbers: Tensor, threshold: float, values: Tensor) -> Tensor:
-    """Values stay where the numbers are above a threshold, and become 0 elsewhere: in place, in one pass."""
-    return torch.ops.aten.threshold_backward.grad_input(values, numbers, threshold, grad_input=values)
-
-
-class _ReluDrop(Function):
-    @staticmethod
-    def forward(values: Tensor, bits: Tensor, dropped: int) -> Tensor:
-        out = torch.empty_like(values)
-        drawn = torch.empty_like(_parts(values)[0])  # the bits as numbers: many times as fast to compare
-        for into, some, random in zip(*map(_parts, (out, values, bits)), strict=True):
-            torch.clamp(some, min=0, out=into)
-            _where_above(drawn[: len(some)].copy_(random), dropped - 2 ** (BITS - 1) - 1, into).mul_(_scale(dropped))
-        return out
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.scale = _scale(inputs[2])
-        ctx.save_for_backward(output)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (output,) = ctx.saved_tensors
-        if torch.is_grad_enabled():  # to be differentiated again
-            return torch.ops.aten.threshold_backward(grads[0], output, 0).mul(ctx.scale), None, None
-        to_values = torch.empty_like(output)
-        for into, some, kept in zip(*map(_parts, (to_values, grads[0], output)), strict=True):
-            torch.ops.aten.threshold_backward.grad_input(some, kept, 0, grad_input=into).mul_(ctx.scale)
-        return to_values, None, None
