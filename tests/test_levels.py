@@ -88,11 +88,12 @@ def test_a_detached_level_learns_without_shaping_what_it_sees(detached: bool) ->
     level, feature = Variational(Hue(3), 4, detached=detached), random_feature(Hue(3))
     same = Variational(Hue(3), 4)
     same.load_state_dict(level.state_dict())
-    start = feature.values.detach().requires_grad_()
-    theta = level(feature.with_values(start)).theta
+    start, weights = feature.values.detach().requires_grad_(), torch.tensor([[0.5, 0.3, 0.2]]).repeat(2, 1)
+    feature = replace(feature, values=start, weights=weights.requires_grad_())
+    theta = level(feature).theta
     assert torch.equal(theta, same(feature).theta)
-    (to_values,) = torch.autograd.grad(theta.square().sum(), [start], allow_unused=True, retain_graph=True)
-    assert (to_values is None) == detached
+    seen = torch.autograd.grad(theta.square().sum(), [start, weights], allow_unused=True, retain_graph=True)
+    assert [gradient is None for gradient in seen] == [detached] * 2
     to_encoder = torch.autograd.grad(theta.square().sum(), list(level.encoder.parameters()))
     assert all(torch.isfinite(grad).all() for grad in to_encoder)
     assert to_encoder[0].abs().sum() > 0

@@ -24,6 +24,7 @@ from vpgcnn import (
     norm,
 )
 from vpgcnn.distributions import WindowDistribution
+from vpgcnn.drop import parts
 from vpgcnn.layout import by_pixel
 from vpgcnn.testing import assert_equivariant
 
@@ -185,6 +186,58 @@ def test_dropout_by_eight_bits_drops_as_many_as_asked_for_on_average(p: float) -
     assert chances == pytest.approx(sorted({math.floor(256 * p), math.ceil(256 * p)}), abs=1e-3)
 
 
+@pytest.mark.parametrize("pixels", [False, True])
+def test_dropout_of_many_images_takes_each_part_by_itself(pixels: bool) -> None:
+    """More numbers than go at once: all of them get their own bits, and a gradient."""
+    feature = random_feature(Hue(3), batch=40, channels=16, size=20)
+    values = (by_pixel_of(feature.values) if pixels else feature.values).abs().add(1).requires_grad_()
+    assert len(parts(values)) > 1
+    out = ReluDropout(0.5)(feature.with_values(values)).values
+    kept = (out != 0).flatten(1).double()
+    assert torch.equal(out, torch.where(out != 0, 2 * values, 0.0))
+    (gradient,) = torch.autograd.grad(out.sum(), values)
+    assert torch.equal(gradient, torch.where(out != 0, 2.0, 0.0))
+    alike = torch.corrcoef(kept).fill_diagonal_(0)  # between images, so between parts
+    assert float(alike.abs().max()) < 6 / kept.shape[1] ** 0.5
+    lines = (out != 0).permute(0, 3, 4, 1, 2).flatten().double() if pixels else kept.flatten()
+    for lag in (1, 2, 8):
+        beside = torch.corrcoef(torch.stack([lines[lag:], lines[:-lag]]))[0, 1]
+        assert abs(float(beside)) < 5 / len(lines) ** 0.5
+
+
+def test_dropout_can_be_differentiated_twice_and_in_batches(double: None) -> None:
+    feature = random_feature(Hue(3), size=3)
+    values = feature.values.requires_grad_()
+
+    def run(given: torch.Tensor) -> torch.Tensor:
+        return ReluDropout(0.3)(feature.with_values(given), generator=torch.Generator().manual_seed(0)).values
+
+    assert torch.autograd.gradcheck(run, (values,))
+    assert torch.autograd.gradgradcheck(lambda x: run(x) ** 2, (values,))
+    several = torch.randn(3, *values.shape)
+    (together,) = torch.autograd.grad(run(values), values, several, is_grads_batched=True)
+    for gradient, found in zip(several, together, strict=True):
+        assert torch.equal(torch.autograd.grad(run(values), values, gradient)[0], found)
+
+
+def test_a_chance_that_eight_bits_cannot_say_is_met_too() -> None:
+    feature = random_feature(Hue(3), batch=30, channels=50, size=20).map(torch.ones_like)
+    kept = ReluDropout(0.999)(feature).values != 0
+    assert float(kept.double().mean()) == pytest.approx(0.001, rel=0.1)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_batch_of_no_images_leaves_the_statistics(weighted: bool) -> None:
+    norm, feature = GroupBatchNorm(4), random_feature(Hue(3), batch=0)
+    values = feature.values.requires_grad_()
+    given = feature.with_values(values)
+    out = norm(weigh(given, torch.ones(0, 3)) if weighted else given).values
+    out.sum().backward()
+    assert out.shape == values.shape
+    assert torch.equal(norm.running_var, torch.ones(4))
+    assert torch.equal(norm.running_mean, torch.zeros(4))
+
+
 @pytest.mark.parametrize("order", [(1, 0, 2, 3, 4), (2, 0, 1, 3, 4), (2, 0, 3, 4, 1), (0, 1, 3, 4, 2)])
 def test_batch_norm_takes_values_that_lie_in_any_order(double: None, order: tuple[int, ...]) -> None:
     """Axes of a dense tensor in another order: the gradient is that of the same values map by map."""
@@ -207,15 +260,17 @@ def by_pixel_of(values: torch.Tensor) -> torch.Tensor:
     return values.permute(0, 3, 4, 1, 2).contiguous().permute(0, 3, 4, 1, 2)
 
 
+@pytest.mark.parametrize("channels", [1, 4])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_batch_norm_is_the_same_in_both_layouts(double: None, weighted: bool) -> None:
-    feature, weights = random_feature(Hue(3), batch=5), torch.rand(5, 3)
+def test_batch_norm_is_the_same_in_both_layouts(double: None, weighted: bool, channels: int) -> None:
+    feature, weights = random_feature(Hue(3), batch=5, channels=channels), torch.rand(5, 3)
     feature = feature.map(lambda x: 3 * x + 7)
     weights = weights / weights.sum(dim=1, keepdim=True)
     gradient, found = torch.randn_like(feature.values), []
     for layout in (torch.Tensor.clone, by_pixel_of):
-        norm = GroupBatchNorm(4)
-        nn.init.uniform_(norm.weight, generator=torch.Generator().manual_seed(1))
+        norm = GroupBatchNorm(channels)
+        for parameter in norm.parameters():
+            nn.init.uniform_(parameter, generator=torch.Generator().manual_seed(1))
         values, share = layout(feature.values).requires_grad_(), weights.clone().requires_grad_()
         given = feature.with_values(values)
         out = norm(weigh(given, share) if weighted else given).values
@@ -223,7 +278,18 @@ def test_batch_norm_is_the_same_in_both_layouts(double: None, weighted: bool) ->
         out.backward(gradient)
         calm = norm.eval()(given).values
         assert by_pixel(calm) == (layout is by_pixel_of)
-        found.append([out, calm, values.grad, norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var])
+        found.append(
+            [
+                out,
+                calm,
+                *torch.autograd.grad(calm, [values, *norm.parameters()], gradient),
+                values.grad,
+                norm.weight.grad,
+                norm.bias.grad,
+                norm.running_mean,
+                norm.running_var,
+            ]
+        )
         found[-1] += [share.grad] if weighted else []
     for by_map, pixelwise in zip(*found, strict=True):
         assert torch.allclose(by_map, pixelwise, atol=1e-12)

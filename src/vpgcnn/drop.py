@@ -1,8 +1,8 @@
 """A ReLU and a dropout at once, on a CPU: in passes over a few images at a time, which then are in the cache.
 
 A number is dropped by eight random bits of its own, so by a chance that is a multiple of 1/256: one of the two nearest
-to p, drawn in each call so that p is the mean. The bits are compared as floating point numbers, which takes a tenth of
-the time that torch takes for whole ones, and no mask is kept: what is not above 0 in the end has no gradient.
+to p, drawn in each call so that p is the mean. The bits are compared as floating point numbers, which torch is quicker
+at than at whole ones, and no mask is kept: what is not above 0 in the end has no gradient.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vpgcnn.function import Function
 
-__all__ = ["Drop", "ReluDrop", "draw", "parts"]
+__all__ = ["Drop", "ReluDrop", "draw", "parts", "possible"]
 
 BITS = 8
 
@@ -32,6 +32,12 @@ class Drop(NamedTuple):
     dropped: int
 
 
+def possible(values: Tensor, p: float) -> bool:
+    """Whether this is for such values, and such a chance: ordinary tensors on a CPU, and not nearly all dropped."""
+    plain = type(values) in (Tensor, nn.Parameter) and values.dtype in (torch.float32, torch.float64)
+    return plain and values.device.type == "cpu" and p * 2**BITS <= 2**BITS - 1 and not torch.compiler.is_compiling()
+
+
 def draw(like: Tensor, p: float, generator: torch.Generator | None) -> Drop:
     """What is dropped of a tensor by the chance p. The random numbers come of one that torch draws."""
     seed = int(torch.randint(2**63 - 1, (), generator=generator))
@@ -39,7 +45,7 @@ def draw(like: Tensor, p: float, generator: torch.Generator | None) -> Drop:
     bits = torch.from_numpy(many.view(np.int8)).as_strided(like.shape, like.stride())
     whole, rest = divmod(p * 2**BITS, 1)
     more = seed % 2**32 < rest * 2**32
-    return Drop(bits, min(int(whole) + more, 2**BITS - 1))
+    return Drop(bits, int(whole) + more)
 
 
 def parts(tensor: Tensor) -> tuple[Tensor, ...]:
@@ -52,11 +58,6 @@ def _scale(dropped: int) -> float:
     return 2**BITS / (2**BITS - dropped)
 
 
-def _where_above(numbers: Tensor, threshold: float, values: Tensor, into: Tensor) -> Tensor:
-    """Values where the numbers are above a threshold, 0 elsewhere: in one pass."""
-    return torch.ops.aten.threshold_backward.grad_input(values, numbers, threshold, grad_input=into)
-
-
 class ReluDrop(Function):
     """The ReLU of values, those that are dropped 0 and the others larger, for the same mean. See `Drop`."""
 
@@ -65,7 +66,10 @@ class ReluDrop(Function):
         out = torch.empty_like(values)
         for into, some, random in zip(*map(parts, (out, values, bits)), strict=True):
             torch.clamp(some, min=0, out=into)
-            _where_above(random.to(into.dtype), dropped - 2 ** (BITS - 1) - 1, into, into).mul_(_scale(dropped))
+            # What this op of torch's does is to leave the first where the second is above the third, and 0 elsewhere.
+            below = dropped - 2 ** (BITS - 1) - 1
+            torch.ops.aten.threshold_backward.grad_input(into, random.to(into.dtype), below, grad_input=into)
+            into.mul_(_scale(dropped))
         return out
 
     @staticmethod
@@ -76,9 +80,4 @@ class ReluDrop(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (output,) = ctx.saved_tensors
-        if torch.is_grad_enabled():  # to be differentiated again
-            return torch.ops.aten.threshold_backward(grads[0], output, 0) * ctx.scale, None, None
-        to_values = torch.empty_like(output)
-        for into, some, kept in zip(*map(parts, (to_values, grads[0], output)), strict=True):
-            _where_above(kept, 0, some, into).mul_(ctx.scale)
-        return to_values, None, None
+        return torch.ops.aten.threshold_backward(grads[0], output, 0).mul_(ctx.scale), None, None

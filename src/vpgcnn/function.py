@@ -18,4 +18,5 @@ class Function(torch.autograd.Function):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls.forward.__signature__ = inspect.signature(cls.forward)  # type: ignore[attr-defined]
+        if "forward" in vars(cls):
+            cls.forward.__signature__ = inspect.signature(cls.forward)  # type: ignore[attr-defined]

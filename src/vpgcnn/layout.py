@@ -82,8 +82,9 @@ class Maps:
         """Numbers `(C,)`, one for each channel of the values, as one for each map."""
         if not self.by_pixel:
             return numbers
-        together = torch.stack(numbers).view(-1, 1, self.row[1], 1)
-        return together.expand(-1, *self.row).reshape(len(numbers), -1).unbind()
+        together = torch.stack(numbers).view(-1, 1, self.row[1], 1).expand(-1, *self.row)
+        # One number by itself would be left expanded, and torch's kernels read on from where it lies.
+        return together.reshape(len(numbers), -1).contiguous().unbind()
 
     def collect(self, numbers: Tensor) -> Tensor:
         """Numbers of maps, one each, as `(any, C, any)`, by the channels that they belong to."""

@@ -429,6 +429,7 @@ class Variational(Level):
 
     regularised = True
     rectifies = True
+    detached = False
 
     def __init__(
         self,
