@@ -222,7 +222,6 @@ EXPERIMENTS = {
             (
                 "resnet-wide",
                 "ce3-hybrid-wide",
-                "vp3-detached-wide",
                 "vp3-drawn",
                 "vp3-drawn-wide",
                 "ce6-hybrid",
