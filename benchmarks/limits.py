@@ -75,7 +75,7 @@ def shifts() -> str:
         minutes = f"{mean(row['seconds'] for row in rows) / 60:.1f}" if rows else NOTHING
         seeds = ", ".join(str(row["seed"]) for row in rows)
         lines.append((arm, accuracy(rows), moved, minutes, seeds))
-    return markdown(("Flowers102", "test accuracy (parameters)", "over hue shifts", "minutes", "seeds"), lines)
+    return markdown(("Flowers102", "test accuracy (parameters)", "over hue shifts (HSV)", "minutes", "seeds"), lines)
 
 
 def cost() -> str:

@@ -35,8 +35,9 @@ of. Every run with its settings is in the JSON file of the same name; interactiv
 ## What the paper says, and what we find
 From small networks on two cores (each page says how small). Differences are of runs with the same seed, ± their
 standard error. "Yes" and "no": 0, or the number of points that is asked for, is outside their 95 % interval (Student's
-t); "rather": outside their 90 % interval; "open": inside, or there is one seed. The first two and the last two lines
-are no differences: they go by the numbers themselves. In the tables further below ± is a standard deviation over seeds,
+t); "rather": outside their 90 % interval; "open": inside, or there is one seed. A line of several
+differences has the least favourable of their verdicts. The first two and the last two lines are no differences: they go
+by the numbers themselves. In the tables further below ± is a standard deviation over seeds,
 if not said otherwise.
 
 {claims}
@@ -118,7 +119,9 @@ def color_table(arms: Arms) -> list[str]:
 
 def flowers_table(arms: Arms) -> list[str]:
     """Flowers102."""
-    lines = ["| Flowers102, 64 pixels, narrow ResNet18 | parameters | test accuracy | over hue shifts | NLL | ECE |"]
+    lines = [
+        "| Flowers102, 64 pixels, narrow ResNet18 | parameters | test accuracy | over hue shifts (HSV) | NLL | ECE |"
+    ]
     lines += ["|---|---|---|---|---|---|"]
     for arm, rows in arms:
         shifted = spread([mean(row["shifted_hsv"]) for row in rows])

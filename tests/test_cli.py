@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,8 @@ import pytest
 from PIL import Image
 
 from vpgcnn.cli import COMMANDS, main
+from vpgcnn.models.config import COLOR_CNN
+from vpgcnn.training.checkpoint import Card, save_model
 from vpgcnn.training.recipes import RECIPES
 
 
@@ -216,6 +220,30 @@ def test_what_is_wrong_is_said_in_a_sentence(words: list[str], code: int, said: 
     if code == 1:
         assert len(result.stderr.strip().splitlines()) == 1
     assert not [path for path in tmp_path.rglob("*") if path.is_file()], "nothing was written"
+
+
+def test_a_variable_that_names_no_directory_is_not_passed_over(tmp_path: Path) -> None:
+    nowhere = {**os.environ, "VPGCNN_DATA": str(tmp_path / "no")}
+    result = vpgcnn("train", "colormnist-lt", "--epochs", "1", "--out", tmp_path / "r", env=nowhere)
+    assert result.returncode == 1
+    assert f"there is no data directory {tmp_path / 'no'} (from VPGCNN_DATA)" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_wrong_setting_names_the_help_that_lists_it() -> None:
+    result = vpgcnn("train", "colormnist-lt", "--model.level", "half")
+    assert "vpgcnn train colormnist-lt --help" in " ".join(result.stderr.split())
+
+
+def test_predict_says_which_images_have_no_hue(tmp_path: Path) -> None:
+    card = Card(replace(COLOR_CNN, width=2), ("a", "b"), 3, 28, 0.5, 0.5)
+    save_model(tmp_path / "net.safetensors", card.build(), card, {})
+    Image.new("L", (28, 28), 200).save(tmp_path / "grey.png")
+    Image.new("RGB", (28, 28), "red").save(tmp_path / "red.png")
+    result = vpgcnn("predict", tmp_path / "net.safetensors", tmp_path / "grey.png", tmp_path / "red.png")
+    assert result.returncode == 0, result.stderr
+    assert "grey.png" in result.stderr
+    assert "red.png" not in result.stderr
 
 
 def test_wrong_images_and_foreign_data_are_named(trained: Path, tmp_path: Path) -> None:

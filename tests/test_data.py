@@ -255,7 +255,8 @@ def test_arrays(tmp_path: Path) -> None:
     for wrong, said in (
         ({"images": images}, "labels"),
         ({"images": images * 2, "labels": labels}, r"in \[0, 1\], got 0 … 2"),
-        ({"images": images * np.nan, "labels": labels}, "finite"),
+        ({"images": images * np.nan, "labels": labels}, "30 of 30 images have NaN or infinity, at first image 0"),
+        ({"images": images.astype(np.int64), "labels": labels}, "got int64"),
         ({"images": images, "labels": labels - 1}, "≥ 0"),
         ({"images": images, "labels": labels[:3]}, "30 images, but labels of shape"),
         ({"images": np.zeros((6, 8, 8, 4)), "labels": np.arange(6) % 2}, "C of 1 or 3"),

@@ -100,6 +100,7 @@ def test_single_flowers_are_followed_and_drawn(garden: Path, monkeypatch: pytest
     """Six flowers, of two classes that are shown: their curves are those of the network, and the figures show them."""
     from vpgcnn.experiments import colors
     from vpgcnn.models import build
+    from vpgcnn.report.chart import BarPanel
     from vpgcnn.report.colors import confidence, errors, windows
     from vpgcnn.report.svg import draw
     from vpgcnn.training.loop import make_card
@@ -135,3 +136,11 @@ def test_single_flowers_are_followed_and_drawn(garden: Path, monkeypatch: pytest
     assert draw(windows(rows, dataset.classes, count=1)).count("est θ, ") == 2
     there = int(dataset.test.labels.unique().numel())
     assert draw(errors(rows, dataset.classes)).count("<rect") == 2 * 2 * there
+    # A second seed does not stretch the bars: they go between means over seeds.
+    last, other = next(row for row in rows if row["arm"] == "vp3"), [(0.25, 0.75)] * len(dataset.classes)
+    again = {**last, "seed": 1, "invariance_error": {"on": other, "off": other}}
+    panel = errors([*rows, again], dataset.classes).panels[0]
+    assert isinstance(panel, BarPanel)
+    for name, (low, high) in zip(panel.classes, panel.series[-1].ends, strict=True):
+        own = last["invariance_error"]["on"][dataset.classes.index(name)] or (0.25, 0.75)
+        assert (low, high) == pytest.approx(((own[0] + 0.25) / 2, (own[1] + 0.75) / 2))

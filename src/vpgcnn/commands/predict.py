@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def main(arguments: list[str]) -> int:
 
     from vpgcnn.analysis.reading import apart, read_theta
     from vpgcnn.data.own import read_image
+    from vpgcnn.models.registry import elements_of
 
     read, errors = [], {}
     for path in options.images:
@@ -63,6 +65,9 @@ def main(arguments: list[str]) -> int:
             levels = [f"{float(values[place]):.2f}" for values in theta.values()]
             rows.append((str(answer["file"]), str(answer["class"]), f"{answer['confidence']:.1%}", *levels))
         table(rows)
+    grey = [str(path) for path, pixels in read if torch.equal(pixels.amin(dim=0), pixels.amax(dim=0))]
+    if grey and elements_of(card.model)[1] > 1:
+        print(f"no colour, so that their hue means nothing: {', '.join(grey)}", file=sys.stderr)  # noqa: T201
     if errors:
         raise UserError("; ".join(errors.values()))
     return 0

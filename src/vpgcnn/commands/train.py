@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
         return 0 if arguments else 2
     options, rest = _options(arguments)
     default = _default(options, rest)
-    config = _config(default, rest)
+    config = _config(default, rest, f"vpgcnn train {options.recipe or f'--data {options.data}'}")
     out = options.out or Path("runs") / (options.recipe or Path(options.data).stem or "own")
     if options.data is not None and not options.json and config.epochs > 0:
         how = f"{config.epochs} epoch{'s' * (config.epochs != 1)} in batches of {config.batch_size}"
@@ -144,11 +144,11 @@ def _given(words: list[str], name: str) -> str | None:
     return None
 
 
-def _config(default: TrainConfig, words: list[str]) -> TrainConfig:
+def _config(default: TrainConfig, words: list[str], program: str) -> TrainConfig:
     import tyro
 
     return tyro.cli(
-        TrainConfig, default=default, args=words, prog="vpgcnn train",
+        TrainConfig, default=default, args=words, prog=program,
         description="Settings of this run with their values. Besides: --preset, --out, --resume, --json, --network and "
         "--start, which `vpgcnn train --help` explains.",
         config=(tyro.conf.AvoidSubcommands,),

@@ -257,8 +257,12 @@ def _bytes(images: np.ndarray, path: Path) -> Tensor:
     if images.ndim != 4 or 0 in images.shape or images.shape[1] not in (1, 3):
         raise UserError(f"{path}: images are N×H×W, N×H×W×C or N×C×H×W with C of 1 or 3, got shape {images.shape}")
     if images.dtype != np.uint8:
-        if not np.issubdtype(images.dtype, np.floating) or not np.isfinite(images).all():
-            raise UserError(f"{path}: images are bytes or finite numbers in [0, 1], got {images.dtype}")
+        if not np.issubdtype(images.dtype, np.floating):
+            raise UserError(f"{path}: images are bytes or numbers in [0, 1], got {images.dtype}")
+        broken = ~np.isfinite(images).all(axis=(1, 2, 3))
+        if broken.any():
+            first, many = int(broken.argmax()), int(broken.sum())
+            raise UserError(f"{path}: {many} of {len(images)} images have NaN or infinity, at first image {first}")
         if images.min() < 0 or images.max() > 1:
             raise UserError(f"{path}: images as numbers are in [0, 1], got {images.min():g} … {images.max():g}")
         images = np.rint(images * 255).astype(np.uint8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from vpgcnn.data import cifar, colormnist, flowers, mnist, own, ranges, turn_hue
 from vpgcnn.data.base import Dataset
 from vpgcnn.data.config import DataConfig
-from vpgcnn.data.files import Archive, PublishedFile, data_directory
+from vpgcnn.data.files import VARIABLE, Archive, PublishedFile, data_directory
 from vpgcnn.errors import UserError
 
 __all__ = ["DATASETS", "Entry", "entry", "load"]
@@ -60,12 +61,14 @@ def entry(name: str) -> Entry:
 def load(config: DataConfig, directory: Path | None = None) -> Dataset:
     """The dataset that a configuration names, in memory; or a user's folder or .npz file by its path."""
     if config.name in DATASETS:
-        if directory is not None and not directory.expanduser().is_dir():
+        chosen = data_directory(directory)
+        if (directory is not None or os.environ.get(VARIABLE)) and not chosen.is_dir():
+            said = "" if directory is not None else f" (from {VARIABLE})"
             raise UserError(
-                f"there is no data directory {directory}: give another one, or fill it by "
-                f"`vpgcnn datasets fetch {config.name} --data-dir {directory}`"
+                f"there is no data directory {directory or chosen}{said}: give another one, or fill it by "
+                f"`vpgcnn datasets fetch {config.name} --data-dir {directory or chosen}`"
             )
-        dataset = DATASETS[config.name].load(config, data_directory(directory))
+        dataset = DATASETS[config.name].load(config, chosen)
     else:
         path = _path(config.name)
         if path.is_dir():

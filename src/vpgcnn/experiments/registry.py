@@ -27,9 +27,11 @@ from vpgcnn.experiments.cost import measure_cost, table_cost
 from vpgcnn.experiments.digits import measure_digits, table_digits
 from vpgcnn.experiments.notes import (
     COLORMNIST,
+    CONFIDENCE,
     CONVERT,
     COST,
     DIGITS,
+    ERRORS,
     FLOWERS,
     PRINCIPLE,
     RANGES,
@@ -352,8 +354,7 @@ VIEWS = {
         flowers_rows,
         table_examples,
         flowers_chart,
-        notes="Thin lines are single flowers, thick ones the mean over flowers and seeds. The last two panels show the "
-        "ten classes whose windows are narrowest and the ten whose windows are widest.",
+        notes=CONFIDENCE,
     ),
     "fig-equivariance-error": View(
         "the smallest and the largest invariance error of each class of Flowers102, on the group and off it",
@@ -361,8 +362,7 @@ VIEWS = {
         flowers_rows,
         table_errors,
         error_chart,
-        notes="The error of an image is how far its class probabilities move, at most, under shifts of its hue: the "
-        "distance of total variation, from 0 to 1.",
+        notes=ERRORS,
     ),
 }
 COUNTS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -41,12 +42,11 @@ def confidence(rows: Sequence[Row]) -> Chart:
 def windows(rows: Sequence[Row], classes: Sequence[str], count: int = 10) -> Chart:
     """Confidence along the circle of the classes with the narrowest and of those with the widest windows.
 
-    A class's window is its mean θ, over seeds and over the layers whose levels differ between images.
+    A class's window is its mean θ, over seeds and layers.
     """
     arms = _there(rows, ("vp3", "ce3", "resnet"))
     own = [row for row in rows if row["arm"] == "vp3"]
-    layers = [layer for layer, said in own[0]["theta"].items() if max(r["theta"][layer]["std"] for r in own) > 0.005]
-    layers = layers or list(own[0]["theta"])
+    layers = list(own[0]["theta"])
     theta = np.array([[row["theta_by_class"][layer] for layer in layers] for row in own], dtype=float).mean((0, 1))
     order = [place for place in np.argsort(theta, kind="stable").tolist() if not np.isnan(theta[place])]
     shifts = [step / 12 for step in range(-6, 7)]
@@ -55,8 +55,8 @@ def windows(rows: Sequence[Row], classes: Sequence[str], count: int = 10) -> Cha
         curves = []
         for number, arm in enumerate(arms):
             found = [row["confidence_hsv"][place] for row in rows if row["arm"] == arm for place in chosen]
-            mean = np.array([curve for curve in found if curve is not None]).mean(0)
-            curves.append(Curve(NAMES[arm], [mean[step] for step in range(-6, 7)], dashed=number > 0))
+            average = np.array([curve for curve in found if curve is not None]).mean(0)
+            curves.append(Curve(NAMES[arm], [average[step] for step in range(-6, 7)], dashed=number > 0))
         named = ", ".join(classes[place] for place in chosen[:2])
         title = f"{kind} θ, {theta[chosen].mean():.2f}: {named}, …"
         panels.append(Panel(title, shifts, curves, HUE))
@@ -85,10 +85,10 @@ def _there(rows: Sequence[Row], arms: Sequence[str]) -> list[str]:
 
 
 def _ends(rows: Sequence[Row], arm: str, kind: str) -> list[tuple[float, float] | None]:
-    """The lowest and highest error of each class, over all seeds of an arm."""
+    """The lowest and the highest error of each class, each the mean over the seeds of an arm, as many as these are."""
     own = [row["invariance_error"][kind] for row in rows if row["arm"] == arm]
     found: list[tuple[float, float] | None] = []
     for each in zip(*own, strict=True):
         there = [ends for ends in each if ends is not None]
-        found.append((min(low for low, _ in there), max(high for _, high in there)) if there else None)
+        found.append((mean(low for low, _ in there), mean(high for _, high in there)) if there else None)
     return found
