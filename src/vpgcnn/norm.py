@@ -59,11 +59,11 @@ class GroupBatchNorm(nn.Module):
     def forward(self, feature: GroupFeature) -> GroupFeature:
         """values `(B, C, G, H, W)` to the same shape."""
         _check_channels(feature, self.channels)
-        if self.training and not feature.shape.numel():
+        synchronised = self.synchronised and across()
+        if self.training and not synchronised and not feature.shape.numel():
             return feature  # nothing to learn statistics from
         if self.training:
             self.num_batches_tracked.add_(1)
-        synchronised = self.synchronised and across()
         if self.training and (feature.weights is not None or synchronised or by_pixel(feature.values)):
             return feature.with_values(self._weighted(feature.values, feature.weights, synchronised))
         if by_pixel(feature.values):
