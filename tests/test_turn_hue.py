@@ -177,7 +177,7 @@ def saved(tmp_path: Path) -> Path:
 def test_evaluate_compares_each_circle_with_its_own_truth(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "nothing"))  # the embedded digits
+    monkeypatch.setenv(VARIABLE, str(tmp_path))  # nothing there: the embedded digits
     assert cli.main(["evaluate", str(saved(tmp_path)), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(found["theta"]) == set(found["against_truth"]) == {"last rotation", "last hue"}
