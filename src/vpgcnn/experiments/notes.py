@@ -68,7 +68,7 @@ right; drawn in all layers, for each image anew, they learned nothing in six epo
 look were the last thing tried, and the only one that was ahead on each seed: of the validation images vp3-detached-wide
 has 46.8, 44.5 and 46.5 % right (seeds 0 to 2), vp3-wide 45.3 and 44.0, learned-wide 45.5, 44.2 and 45.6, ce3-wide 43.4
 and 42.5 %. More was tried for variational arms than for any other. Means are of the seeds that are named, which differ:
-compare by the paired differences. Minutes are of one or two threads, some runs were halted, and are not to be compared.\
+compare by the paired differences. Minutes are of one or two threads, some runs were halted: not to be compared.\
 """
 PRINCIPLE = """\
 The network and recipe of MNIST67-180, a level for each image, but with the same λ from the first step to the last. θ is
