@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from timing import Program, Row, ratio, row
-from vpgcnn.data import Split, load
-from vpgcnn.deploy import Deployed, exported, onnx_bytes
 from vpgcnn.errors import UserError
-from vpgcnn.training.checkpoint import Card
-from vpgcnn.training.loop import make_card
-from vpgcnn.training.recipes import RECIPES
+from vpgcnn.export import Deployed, exported, onnx_bytes
+from vpgcnn.lab.data import Split, load
+from vpgcnn.lab.networks import to_unit
+from vpgcnn.lab.training.checkpoint import Card
+from vpgcnn.lab.training.loop import make_card
+from vpgcnn.lab.training.recipes import RECIPES
 
 IMAGES, TIMED = 256, 64
 LARGEST = 1e-4
@@ -27,7 +28,7 @@ def warmed(card: Card, split: Split) -> torch.nn.Module:
     model = card.build().train()
     with torch.no_grad():
         for part in split.images[:128].split(64):
-            model(card.standardised(part))
+            model(to_unit(part))
     return model.eval()
 
 
@@ -36,7 +37,7 @@ def recipe_rows(name: str, seconds: float) -> Iterator[Row]:
     config = RECIPES[name].cpu
     dataset = load(replace(config.data, augment="none"))
     card = make_card(config, dataset)
-    deployed = Deployed(warmed(card, dataset.validation), mean=card.mean, std=card.std)
+    deployed = Deployed(warmed(card, dataset.validation), to_unit(dataset.test.images[:1]))
     session = onnxruntime.InferenceSession(onnx_bytes(exported(deployed, card.channels, card.size), {}))
     images = dataset.test.images[:IMAGES].float() / 255
     with torch.no_grad():

@@ -59,7 +59,7 @@ def build() -> nn.Module:
 
 def main(out: Path) -> None:
     """Train on the 1,020 training images: random parts of them, mirrored."""
-    from vpgcnn.data import DataConfig, load
+    from vpgcnn.lab.data import DataConfig, load
 
     torch.manual_seed(0)
     data = load(DataConfig(name="flowers102", size=64))

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from timing import Program
-from vpgcnn import Full, Group, GroupConv2d, GroupFeature, LiftConv2d, SirenKernel, TableKernel, fold
-from vpgcnn.kernels import KernelFactory
-from vpgcnn.levels import LevelFactory
+from vpgcnn import Full, Group, GroupConv2d, GroupFeature, LiftConv2d, Table, fold
+from vpgcnn.kernels import Kernel, KernelSpec, SirenKernel
+from vpgcnn.levels import LevelSpec
 
-SEPARABLE: KernelFactory = partial(TableKernel, separable=True)
+SEPARABLE, FULL = Table(separable=True), Full()
 
 
 @dataclass(frozen=True)
@@ -34,9 +33,7 @@ class Shape:
         return f"{lift}{self.batch}×{self.inputs}→{self.outputs}, {self.size}², k{self.kernel} p{self.padding}"
 
 
-def layer(
-    shape: Shape, group: Group, elements: int | None, kernel: KernelFactory | None, level: LevelFactory = Full
-) -> LiftConv2d | GroupConv2d:
+def layer(shape: Shape, group: Group, kernel: KernelSpec | None, level: LevelSpec = FULL) -> LiftConv2d | GroupConv2d:
     """The layer of a shape; its grid stays at offset 0, so that both sides do the same work."""
     make = LiftConv2d if shape.lift else GroupConv2d
     return make(
@@ -44,7 +41,6 @@ def layer(
         shape.outputs,
         shape.kernel,
         group,
-        points=elements,
         kernel=kernel,
         level=level,
         padding=shape.padding,
@@ -62,17 +58,17 @@ def _input(shape: Shape, conv: LiftConv2d | GroupConv2d, weighted: bool) -> tupl
 def training_step(shape: Shape, conv: LiftConv2d | GroupConv2d, weighted: bool = False) -> Program:
     """Forward and backward of a layer, with gradients for input and parameters."""
     values, weights = _input(shape, conv, weighted)
-    grid, divergence = conv.group.grid(conv.points), torch.zeros(shape.batch)
+    grid = conv.group.grid()
     with torch.no_grad():
-        example = conv(values if shape.lift else GroupFeature(values, grid, None, divergence, conv.group)).values
+        example = conv(values if shape.lift else GroupFeature(values, grid, None, conv.group)).values
     target = torch.randn_like(example)
     learned = [values, *([] if weights is None else [weights]), *conv.parameters()]
 
     def run() -> None:
         for part in learned:
             part.grad = None
-        out = conv(values if shape.lift else GroupFeature(values, grid, weights, divergence, conv.group))
-        extra = [] if out.weights is None else [out.weights, out.divergence]
+        out = conv(values if shape.lift else GroupFeature(values, grid, weights, conv.group))
+        extra = [] if out.weights is None else [out.weights, out.kl]
         grads = [target, *(torch.ones_like(part) for part in extra)]
         torch.autograd.backward([out.values, *extra], grads)
 
@@ -81,9 +77,9 @@ def training_step(shape: Shape, conv: LiftConv2d | GroupConv2d, weighted: bool =
 
 def expanded(conv: LiftConv2d | GroupConv2d) -> Tensor:
     """The weight that the layer's convolution would have after expansion."""
-    grid = conv.group.grid(conv.points)
+    grid = conv.group.grid()
     with torch.no_grad():
-        return conv.prepare(grid, None if conv.lifts else grid, cyclic_basis=False).clone()
+        return Kernel.fold(conv.kernel, grid, None if conv.lifts else grid).clone()
 
 
 def bare_step(shape: Shape, conv: LiftConv2d | GroupConv2d) -> Program:
@@ -104,9 +100,9 @@ def folded_pass(shape: Shape, conv: LiftConv2d | GroupConv2d) -> tuple[Program, 
     """Evaluation with cached kernels, and the bare `conv2d`."""
     values, _ = _input(shape, conv, weighted=False)
     fold(conv.eval())
-    grid, divergence, weight = conv.group.grid(conv.points), torch.zeros(shape.batch), expanded(conv)
+    grid, weight = conv.group.grid(), expanded(conv)
     fixed = values.detach()
-    feature = fixed if shape.lift else GroupFeature(fixed, grid, None, divergence, conv.group)
+    feature = fixed if shape.lift else GroupFeature(fixed, grid, None, conv.group)
 
     def ours() -> None:
         with torch.no_grad():

@@ -13,33 +13,41 @@ from torch import Tensor, nn
 from memory import peak
 from timing import Program
 from vpgcnn import GroupConv2d, LiftConv2d
-from vpgcnn.conv import fold
 from vpgcnn.features import GroupFeature
-from vpgcnn.models import MODELS, ModelConfig, build
+from vpgcnn.lab.networks import MODELS, ModelConfig, build
+from vpgcnn.lab.networks.config import NO_GROUP
+from vpgcnn.lab.training.config import OptimiserConfig
+from vpgcnn.lab.training.optimisers import make_optimiser
+from vpgcnn.lab.training.recipes import recipe
+from vpgcnn.levels import Full, LevelSpec, ReparametrizedWindow, Shared, Variational
+from vpgcnn.nn.conv import fold
 from vpgcnn.objective import Elbo
-from vpgcnn.training.config import OptimiserConfig
-from vpgcnn.training.optimisers import make_optimiser
-from vpgcnn.training.recipes import recipe
 
-NETWORKS = {
+NETWORKS: dict[str, tuple[Any, int, int, int]] = {
     "cifar": (MODELS["se2-resnet"].config, 3, 10, 32),
     "digits": (recipe("mnist67-180").model, 1, 3, 28),
     "color-cnn": (MODELS["color-cnn"].config, 3, 30, 28),
     "color-resnet": (MODELS["color-resnet18"].config, 3, 102, 64),
 }
-ARMS: dict[str, dict[str, Any]] = {
-    "ordinary": {"elements": 1, "level": "full"},
-    "full": {"level": "full"},
-    "learned": {"level": "learned"},
-    "variational": {"level": "variational"},
-    "light": {"level": "variational", "encoder": 16},
-    "pathwise": {"level": "variational", "family": "pathwise", "sees": "input"},
-}
 
 
 def config_of(network: str, arm: str) -> ModelConfig:
     """The configuration of a network with the levels of an arm."""
-    return replace(NETWORKS[network][0], **ARMS[arm])
+    config = NETWORKS[network][0]
+    level = config.level
+    assert isinstance(level, Variational)
+    if arm == "reparametrized":
+        moving = ReparametrizedWindow()
+        elsewhere = Full() if config.elsewhere.is_full else Shared(moving)
+        return replace(config, level=Variational(moving), elsewhere=elsewhere)
+    levels: dict[str, LevelSpec] = {
+        "ordinary": Full(),
+        "full": Full(),
+        "shared": Shared(level.family),
+        "variational": level,
+        "narrow": replace(level, encoder_width=16),
+    }
+    return replace(config, level=levels[arm], **({"group": NO_GROUP} if arm == "ordinary" else {}))
 
 
 def training_program(network: str, arm: str, batch: int) -> tuple[Program, nn.Module, Tensor]:
@@ -48,7 +56,7 @@ def training_program(network: str, arm: str, batch: int) -> tuple[Program, nn.Mo
     torch.manual_seed(0)
     model = build(config_of(network, arm), channels, classes).train()
     images, labels = torch.randn(batch, channels, size, size), torch.randint(classes, (batch,))
-    optimiser = make_optimiser(list(model.parameters()), OptimiserConfig(rate=1e-4))
+    optimiser = make_optimiser(list(model.parameters()), OptimiserConfig(lr=1e-4))
 
     def step() -> None:
         Elbo.of(model(images), labels).total(0.05).backward()

@@ -1,4 +1,4 @@
-"""The last group convolution of the CIFAR network with elements of each image's own, both ways."""
+"""The last group convolution of the CIFAR network where each image has its own elements, both ways."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vpgcnn import SO2, GroupConv2d
 def programs(elements: int, batch: int, channels: int = 64) -> tuple[Program, Program]:
     """Training steps: ours, which never builds a kernel for an image, and the one that does."""
     torch.manual_seed(0)
-    conv = GroupConv2d(channels, channels, 7, SO2(), points=elements, bias=False)
+    conv = GroupConv2d(channels, channels, 7, SO2(elements), bias=False)
     values = torch.randn(batch, channels, elements, 8, 8, requires_grad=True)
     v, u = (torch.rand(batch, elements, 1) * 6 - 3 for _ in range(2))
     target = torch.randn(batch, channels, elements, 2, 2)
@@ -21,7 +21,7 @@ def programs(elements: int, batch: int, channels: int = 64) -> tuple[Program, Pr
     def ours() -> None:
         values.grad = None
         conv.zero_grad()
-        conv.convolve(values, None, v, u).backward(target)
+        conv.kernel.convolve(values, None, v, u, conv.geometry).backward(target)
 
     def theirs() -> None:
         values.grad = None

@@ -1,191 +1,94 @@
-"""Write what results/*.json say into docs/results.md and docs/when-not.md, the figures in docs/ and the README.
+"""Write the results in results/*.json into the documentation; this is `make results`.
 
-That is `make results`.
+docs/results.md and docs/speed.md are written as a whole; in docs/when-not.md and README.md the tables between marks
+are; docs/curves.svg is drawn.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import limits
-from vpgcnn.experiments.claims import table_claims
-from vpgcnn.experiments.photographs import spread
-from vpgcnn.experiments.registry import REPRODUCTIONS
-from vpgcnn.report.digits import NAMES, figure
-from vpgcnn.report.svg import draw
+from vpgcnn.lab.experiments.base import Row, markdown, spread
+from vpgcnn.lab.experiments.registry import EXPERIMENTS, REPRODUCTIONS, claims
+from vpgcnn.lab.experiments.verdicts import table_claims
+from vpgcnn.lab.report.digits import NAMES, figure
+from vpgcnn.lab.report.static import to_svg
 
 ROOT = Path(__file__).parent.parent
-BEGIN, END = "<!-- bench: written by `make bench` -->", "<!-- /bench -->"
-RESULTS_BEGIN, RESULTS_END = "<!-- results: written by `make results` -->", "<!-- /results -->"
-Arms = list[tuple[str, list[dict[str, Any]]]]
-"""The rows of each arm."""
+BEGIN, END = "<!-- results: written by `make results` -->", "<!-- /results -->"
+DIGITS = EXPERIMENTS["fig-mnist67-180"]
+SHOWN = ("variational", "shared", "full", "t2")
+"""The arms in the README."""
 
-INTRODUCTION = """# Results
+RESULTS = """# Results
 
-Written by `make bench` and `make results` from the files in `results/`; do not edit.
+Written by `make results` from the files in `results/`; do not edit.
 
-Each table and figure below is what its command wrote, with the data, the budget, the seeds and the commits it was made
-of. Every run with its settings is in the JSON file of the same name; interactive figures are made beside it.
+Each table and figure below was written by its command, with the data, budget, seeds and commits behind it. The JSON
+file of the same name holds every run with its settings. [Speed](speed.md) has the benchmarks.
 
-## What the paper says, and what we find
-From small networks on two cores (each page says how small). Differences are of runs with the same seed, ± their
-standard error. "Yes" and "no": 0, or the number of points that is asked for, is outside their 95 % interval (Student's
-t); "rather": outside their 90 % interval; "open": inside, or there is one seed. A line of several
-differences has the least favourable of their verdicts. The first two and the last two lines are no differences: they go
-by the numbers themselves. In the tables further below ± is a standard deviation over seeds,
-if not said otherwise.
+## What the paper claims, and what we find
+The networks are small enough for two cores; each section gives their size. Differences are between runs with the same
+seed, ± their standard error.
+
+- **yes**, **no**: 0, or the wanted number of points, is outside the 95 % interval of the difference (Student's t).
+- **rather yes**, **rather no**: it is outside the 90 % interval.
+- **open**: it is inside, or there is only one seed.
+
+A line with several differences has the least favourable of their verdicts. Lines without differences compare the
+numbers themselves. In all other tables ± is a standard deviation over seeds.
 
 {claims}
 
-{experiments}
-## Speed of the core layers
-Each number is a ratio of times, both sides alternated in one process (median of many rounds). "conv2d" is the bare
-`F.conv2d` with the weight already expanded over the group, in torch's default memory layout: the multiplications that
-a straightforward implementation does. "training" is forward and backward with gradients for input and parameters,
-kernels included. VP is a layer with a `Variational` level, measured on plain input and on input that brings weights
-of its own. "total" is all shapes run one after the other, "mean" the mean of the shapes' ratios, which are listed
-below; "materialised" builds a kernel for every image. "training step" is a whole network's: forward, objective,
-backward and optimiser, with norms, activations and pools, over nothing but its convolutions. A goal is met when the
-ratio is at most that.
+{pages}"""
+SPEED = """# Speed
+
+Written by `make bench` and `make results` from `results/bench.json`; do not edit.
+
+Each number is a ratio of times, the median of many rounds in which both sides alternate in one process. A goal is met
+if the ratio is at most that.
+
+- **conv2d**: `F.conv2d` alone, with the weight already expanded over the group, in torch's default memory layout; it
+  does the multiplications of a straightforward implementation.
+- **training**: forward and backward, with gradients for input and parameters, kernels included.
+- **VP**: a layer with a `Variational` level, on plain input and on input that carries weights.
+- **total**: all shapes, one after the other; **mean**: the mean of the shapes' ratios, which are listed below.
+- **materialised**: builds a kernel for every image.
+- **training step**: that of a whole network (forward, objective, backward, optimiser, with norms, activations and
+  pools) over its convolutions alone.
+
+{goals}
+
+Measured on {machine}.
+
+## Single shapes
+batch×channels in→out, map, kernel and padding.
+
+{shapes}
 """
 
 
-def there(name: str) -> bool:
-    """Whether an experiment has a result."""
-    return (ROOT / "results" / f"{name}.json").exists()
+def load(path: Path) -> Any:
+    """A JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
-def load(path: Path) -> list[dict[str, Any]]:
-    """The rows of bench.json."""
-    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-    return rows
+def results() -> dict[str, Path]:
+    """The file of everything that has been reproduced, in the order of `vpgcnn reproduce --list`."""
+    paths = {name: ROOT / "results" / f"{name}.json" for name in REPRODUCTIONS}
+    return {name: path for name, path in paths.items() if path.exists()}
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Rows with a goal, as Markdown."""
-    lines = ["| measured | ratio | goal | |", "|---|---|---|---|"]
-    for row in (row for row in rows if row["goal"] is not None):
-        verdict = "met" if row["met"] else "not met"
-        lines += [f"| {row['name']} | {row['ratio']:.3f} | ≤ {row['goal']:g} | {verdict} |"]
-    return "\n".join(lines) + "\n"
-
-
-def experiment(name: str) -> dict[str, Any]:
-    """What `vpgcnn reproduce` wrote."""
-    result: dict[str, Any] = json.loads((ROOT / "results" / f"{name}.json").read_text(encoding="utf-8"))
-    return result
-
-
-def results_table() -> str:
-    """All experiments, the mean over seeds, as Markdown."""
-    found = {name: experiment(name) for name in EXPERIMENTS if there(name)}
-    tables = ["\n".join(EXPERIMENTS[name](by_arm(result))) for name, result in found.items()]
-    commands = ", ".join(f"`{result['command']}`" for result in found.values())
-    said = "Mean ± standard deviation over seeds; for ColorMNIST over the draws that are named: they differ by "
-    said += "points, so compare arms on the same ones. Written by"
-    return "\n\n".join(tables) + f"\n\n{said} {commands}.\n"
-
-
-def digits_table(arms: Arms) -> list[str]:
-    """MNIST67-180."""
-    lines = [
-        "| MNIST67-180 | test accuracy | P(6\\|6) upright → upside down | P(7\\|7), lowest of all angles | θ AUROC |"
-    ]
-    lines += ["|---|---|---|---|---|"]
-    for arm, rows in arms:
-        upright, half = (rows[0]["angles"].index(angle) for angle in (0, 180))
-        six = [mean(row["curves"]["6"][place] for row in rows) for place in (upright, half)]
-        scores = [row["figures"]["theta_auroc"] for row in rows]
-        score = "–" if None in scores else f"{mean(scores):.3f}"
-        lowest = mean(row["figures"]["seven_lowest"] for row in rows)
-        lines.append(f"| {arm} | {accuracy(rows)} | {six[0]:.2f} → {six[1]:.2f} | {lowest:.2f} | {score} |")
-    return lines
-
-
-def color_table(arms: Arms) -> list[str]:
-    """Long-tailed ColorMNIST."""
-    lines = ["| long-tailed ColorMNIST | parameters | test accuracy | small classes | draws |", "|---|---|---|---|---|"]
-    for arm, rows in arms:
-        small = spread([row["tail"] for row in rows])
-        draws = ", ".join(str(row["seed"]) for row in rows)
-        lines.append(f"| {arm} | {rows[0]['parameters']:,} | {accuracy(rows)} | {small} | {draws} |")
-    return lines
-
-
-def flowers_table(arms: Arms) -> list[str]:
-    """Flowers102."""
-    lines = [
-        "| Flowers102, 64 pixels, narrow ResNet18 | parameters | test accuracy | over hue shifts (HSV) | NLL | ECE |"
-    ]
-    lines += ["|---|---|---|---|---|---|"]
-    for arm, rows in arms:
-        shifted = spread([mean(row["shifted_hsv"]) for row in rows])
-        loss, gap = (mean(row["scores"][key] for row in rows) for key in ("nll", "ece"))
-        size = f"{rows[0]['parameters']:,}"
-        lines.append(f"| {arm} | {size} | {accuracy(rows)} | {shifted} | {loss:.3f} | {gap:.3f} |")
-    return lines
-
-
-def photographs_table(arms: Arms) -> list[str]:
-    """CIFAR-10."""
-    lines = ["| CIFAR-10, 20,000 images, small network | test accuracy |", "|---|---|"]
-    return lines + [f"| {arm} | {accuracy(rows)} |" for arm, rows in arms]
-
-
-EXPERIMENTS: dict[str, Callable[[Arms], list[str]]] = {
-    "mnist67-180": digits_table,
-    "colormnist-lt": color_table,
-    "flowers102-cpu": flowers_table,
-    "cifar10-cpu": photographs_table,
-}
-
-
-def by_arm(result: dict[str, Any]) -> Arms:
-    """The rows of a result, arm by arm."""
-    arms = dict.fromkeys(row["arm"] for row in result["rows"])
-    return [(arm, [row for row in result["rows"] if row["arm"] == arm]) for arm in arms]
-
-
-def accuracy(rows: list[dict[str, Any]]) -> str:
-    """On the test images, over seeds."""
-    return spread([row["test"]["accuracy"] for row in rows])
-
-
-def page(rows: list[dict[str, Any]]) -> str:
+def results_page() -> str:
     """The whole of docs/results.md."""
-    single = [
-        "| shape | ratio |",
-        "|---|---|",
-        *(f"| {r['name']} | {r['ratio']:.3f} |" for r in rows if r["goal"] is None),
-    ]
-    where = sorted({f"{row['cpu']}, torch {row['torch']}" for row in rows})
-    pages = "\n".join(result_pages())
-    return (
-        f"{INTRODUCTION.format(experiments=pages, claims=claims())}\n{table(rows)}\nMeasured on {'; '.join(where)}.\n\n"
-        f"### Single shapes\nbatch×channels in→out, map, kernel and padding.\n\n" + "\n".join(single) + "\n"
-    )
-
-
-def result_pages() -> list[str]:
-    """The page of everything that has been reproduced, in the order of `vpgcnn reproduce --list`."""
-    found = {json.loads(path.read_text(encoding="utf-8"))["name"]: path for path in result_files()}
-    return [chapter(found[name]) for name in REPRODUCTIONS if name in found]
-
-
-def claims() -> str:
-    """The table of what the paper says."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in result_files()]
-    return table_claims({result["name"]: result["rows"] for result in found})
-
-
-def result_files() -> list[Path]:
-    """All results of the cpu preset."""
-    return [path for path in sorted((ROOT / "results").glob("*.json")) if path.name != "bench.json"]
+    rows = {name: load(path)["rows"] for name, path in results().items()}
+    pages = "\n".join(chapter(path) for path in results().values())
+    return RESULTS.format(claims=table_claims(claims(), rows), pages=pages)
 
 
 def chapter(path: Path) -> str:
@@ -194,9 +97,65 @@ def chapter(path: Path) -> str:
     return f"#{text}".replace(f"]({path.stem}.png)", f"](../results/{path.stem}.png)")
 
 
+def speed_page() -> str:
+    """The whole of docs/speed.md."""
+    rows = load(ROOT / "results" / "bench.json")
+    goals = [
+        (row["name"], f"{row['ratio']:.3f}", f"≤ {row['goal']:g}", "met" if row["met"] else "not met")
+        for row in rows
+        if row["goal"] is not None
+    ]
+    shapes = [(row["name"], f"{row['ratio']:.3f}") for row in rows if row["goal"] is None]
+    return SPEED.format(
+        goals=markdown(["measured", "ratio", "goal", ""], goals),
+        machine="; ".join(sorted({f"{row['cpu']}, torch {row['torch']}" for row in rows})),
+        shapes=markdown(["shape", "ratio"], shapes),
+    )
+
+
+def readme_table() -> str:
+    """MNIST67-180 in four lines, averaged over seeds; the README explains the three levels above it."""
+    rows: list[Row] = load(results()[DIGITS.name])["rows"]
+    lines = []
+    for arm in SHOWN:
+        same = [row for row in rows if row["arm"] == arm]
+        six = [mean(row["curves"]["6"][row["angles"].index(angle)] for row in same) for angle in (0, 180)]
+        scores = [row["figures"]["theta_auroc"] for row in same]
+        score = "–" if None in scores else f"{mean(scores):.3f}"
+        lowest = mean(row["figures"]["seven_lowest"] for row in same)
+        accuracy = spread([row["test"]["accuracy"] for row in same])
+        lines.append([arm, accuracy, f"{six[0]:.2f} → {six[1]:.2f}", f"{lowest:.2f}", score])
+    heads = [
+        "MNIST67-180",
+        "test accuracy",
+        "P(6\\|6) upright → upside down",
+        "P(7\\|7), lowest of all angles",
+        "θ AUROC",
+    ]
+    return f"{markdown(heads, lines)}\n\n`t2`: {DIGITS.arm('t2').about}."
+
+
+def readme(text: str) -> str:
+    """The README with its table written between the marks."""
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n{readme_table()}\n{END}{rest.split(END)[1]}"
+
+
 def curves() -> str:
     """The picture of the README: networks with levels on MNIST67-180."""
-    return draw(figure([row for row in experiment("mnist67-180")["rows"] if row["arm"] in NAMES]))
+    return to_svg(figure([row for row in load(results()[DIGITS.name])["rows"] if row["arm"] in NAMES]))
+
+
+def documents() -> dict[Path, str]:
+    """Every file that is written, with its text."""
+    docs = ROOT / "docs"
+    return {
+        docs / "results.md": results_page(),
+        docs / "speed.md": speed_page(),
+        docs / "when-not.md": limits.page((docs / "when-not.md").read_text(encoding="utf-8")),
+        docs / "curves.svg": f"{curves()}\n",
+        ROOT / "README.md": readme((ROOT / "README.md").read_text(encoding="utf-8")),
+    }
 
 
 def write(path: Path, text: str) -> None:
@@ -206,18 +165,11 @@ def write(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def update_documents(rows: list[dict[str, Any]]) -> None:
-    """docs/results.md, and the tables between the marks in docs/when-not.md and in the README."""
-    write(ROOT / "docs" / "results.md", page(rows))
-    text = (ROOT / "docs" / "when-not.md").read_text(encoding="utf-8")
-    write(ROOT / "docs" / "when-not.md", limits.page(text))
-    write(ROOT / "docs" / "curves.svg", curves() + "\n")
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for begin, end, new in ((BEGIN, END, table(rows)), (RESULTS_BEGIN, RESULTS_END, results_table())):
-        before, rest = text.split(begin)
-        text = f"{before}{begin}\n{new}{end}{rest.split(end)[1]}"
-    write(ROOT / "README.md", text)
+def update_documents() -> None:
+    """Write all of them."""
+    for path, text in documents().items():
+        write(path, text)
 
 
 if __name__ == "__main__":
-    update_documents(load(ROOT / "results" / "bench.json"))
+    update_documents()

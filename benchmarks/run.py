@@ -21,13 +21,13 @@ import torch
 
 import exported
 from layers import SEPARABLE, Shape, bare_step, folded_pass, layer, training_step
-from networks import ARMS, bare_program, compiled_programs, training_program
+from networks import bare_program, compiled_programs, training_program
 from pathwise import programs
 from report import update_documents, write
 from timing import Program, Row, ratio, row
 from vpgcnn import SO2, Full, Group, Hue, Variational
-from vpgcnn.allocator import keep_memory
-from vpgcnn.kernels import KernelFactory
+from vpgcnn.kernels import KernelSpec
+from vpgcnn.lab.malloc import keep_memory
 
 HERE = Path(__file__).parent
 DEFAULT = HERE.parent / "results" / "bench.json"
@@ -59,8 +59,7 @@ def together(programs: list[Program]) -> Program:
 def against_bare(
     name: str,
     group: Group,
-    elements: int | None,
-    kernel: KernelFactory | None,
+    kernel: KernelSpec | None,
     shapes: list[Shape],
     goal: float,
     seconds: float,
@@ -68,7 +67,7 @@ def against_bare(
     """Each shape's training step over its bare `conv2d`, and their mean."""
     values = []
     for shape in shapes:
-        conv = layer(shape, group, elements, kernel).eval()  # evaluation: the grid at offset 0; gradients flow
+        conv = layer(shape, group, kernel).eval()  # evaluation: the grid at offset 0; gradients flow
         values.append(ratio(training_step(shape, conv), bare_step(shape, conv), seconds=seconds))
         yield row(f"{name}: {shape}", values[-1], None, str(shape))
     yield row(f"{name}: mean", mean(values), goal, f"{len(values)} shapes: {'; '.join(map(str, shapes))}")
@@ -76,7 +75,7 @@ def against_bare(
 
 def total_against_bare(name: str, group: Group, shapes: list[Shape], goal: float, seconds: float) -> Iterator[Row]:
     """All shapes of a network in turn, as in a training step."""
-    convs = [layer(shape, group, None, SEPARABLE) for shape in shapes]
+    convs = [layer(shape, group, SEPARABLE) for shape in shapes]
     pairs = [(training_step(shape, conv), bare_step(shape, conv)) for shape, conv in zip(shapes, convs, strict=True)]
     yield from total(name, pairs, shapes, goal, seconds)
 
@@ -93,21 +92,20 @@ def total(
 
 def folded_against_bare(name: str, group: Group, shapes: list[Shape], goal: float, seconds: float) -> Iterator[Row]:
     """Evaluation with cached kernels over the bare `conv2d`, all shapes in turn."""
-    pairs = [folded_pass(shape, layer(shape, group, None, SEPARABLE)) for shape in shapes]
+    pairs = [folded_pass(shape, layer(shape, group, SEPARABLE)) for shape in shapes]
     yield from total(name, pairs, shapes, goal, seconds)
 
 
 def against_full(
     name: str,
     group: Group,
-    elements: int | None,
-    kernel: KernelFactory | None,
+    kernel: KernelSpec | None,
     shapes: list[Shape],
     goal: float,
     seconds: float,
 ) -> Iterator[Row]:
     """A variational layer over the same layer with `Full`: on plain input, and on input that brings weights."""
-    layers = [[layer(s, group, elements, kernel, level).eval() for s in shapes] for level in (Variational, Full)]
+    layers = [[layer(s, group, kernel, level).eval() for s in shapes] for level in (Variational(), Full())]
     full = together([training_step(s, conv) for s, conv in zip(shapes, layers[1], strict=True)])
     for weighted in (False, True):
         steps = [training_step(s, conv, weighted and not s.lift) for s, conv in zip(shapes, layers[0], strict=True)]
@@ -152,7 +150,7 @@ def networks(network: str, batch: int, goals: dict[str, float], seconds: float) 
     full = memory("full")
     for arm in goals:
         if arm != "full":
-            limit = 1.1 if ARMS[arm]["level"] == "variational" else None
+            limit = 1.1 if arm in ("variational", "reparametrized") else None
             shapes = f"batch {batch}, full: {full / 2**20:.0f} MiB"
             yield row(f"peak memory over full, {title}: {arm}", memory(arm) / full, limit, shapes)
 
@@ -175,7 +173,7 @@ def color_networks(network: str, goal: float, seconds: float) -> Iterator[Row]:
     yield row(f"training step, variational over full, {title}", value, 1.05, shapes)
     if network == "color-resnet":  # where encoders as wide as their layers are a quarter of the parameters more
         del variational
-        value = ratio(training_program(network, "light", batch)[0], full, seconds=seconds, least=least)
+        value = ratio(training_program(network, "narrow", batch)[0], full, seconds=seconds, least=least)
         yield row(f"training step, variational with encoders of 16 channels over full, {title}", value, 1.05, shapes)
     value = ratio(full, ordinary, seconds=seconds, least=least)
     limit = 5.5 if network == "color-resnet" else None
@@ -200,28 +198,28 @@ def sections(seconds: float) -> dict[str, Callable[[], Iterator[Row]]]:
             "hue m=6 training over conv2d, colour CNN", Hue(6), COLOR_CNN, 1.05, seconds
         ),
         "hue-resnet-m3": lambda: against_bare(
-            "hue m=3 training over conv2d, ResNet18", Hue(3), None, SEPARABLE, RESNET, 0.6, seconds
+            "hue m=3 training over conv2d, ResNet18", Hue(3), SEPARABLE, RESNET, 0.6, seconds
         ),
         "hue-resnet-m6": lambda: against_bare(
-            "hue m=6 training over conv2d, ResNet18", Hue(6), None, SEPARABLE, RESNET, 0.4, seconds
+            "hue m=6 training over conv2d, ResNet18", Hue(6), SEPARABLE, RESNET, 0.4, seconds
         ),
         "hue-folded": lambda: folded_against_bare(
             "hue m=3 evaluation, cached kernels, over conv2d, colour CNN", Hue(3), COLOR_CNN, 1.02, seconds
         ),
-        "se2-n4": lambda: against_bare("SE(2) n=4 training over conv2d, CIFAR", SO2(), 4, None, CIFAR, 1.15, seconds),
-        "se2-n8": lambda: against_bare("SE(2) n=8 training over conv2d, CIFAR", SO2(), 8, None, CIFAR, 1.15, seconds),
+        "se2-n4": lambda: against_bare("SE(2) n=4 training over conv2d, CIFAR", SO2(4), None, CIFAR, 1.15, seconds),
+        "se2-n8": lambda: against_bare("SE(2) n=8 training over conv2d, CIFAR", SO2(8), None, CIFAR, 1.15, seconds),
         "pathwise": lambda: pathwise(4, 64),
         "vp-color": lambda: against_full(
-            "VP over Full, hue m=3, colour CNN", Hue(3), None, SEPARABLE, COLOR_CNN, 1.05, seconds
+            "VP over Full, hue m=3, colour CNN", Hue(3), SEPARABLE, COLOR_CNN, 1.05, seconds
         ),
         "vp-resnet": lambda: against_full(
-            "VP over Full, hue m=3, ResNet18", Hue(3), None, SEPARABLE, RESNET[:4], 1.05, seconds
+            "VP over Full, hue m=3, ResNet18", Hue(3), SEPARABLE, RESNET[:4], 1.05, seconds
         ),
         "net-cifar": lambda: networks(
-            "cifar", 64, {"full": 1.05, "learned": 1.05, "variational": 1.05, "pathwise": 2.0}, seconds
+            "cifar", 64, {"full": 1.05, "shared": 1.05, "variational": 1.05, "reparametrized": 2.0}, seconds
         ),
         "net-digits": lambda: networks(
-            "digits", 64, {"full": 1.1, "learned": 1.1, "variational": 1.1, "pathwise": 2.0}, 5 * seconds
+            "digits", 64, {"full": 1.1, "shared": 1.1, "variational": 1.1, "reparametrized": 2.0}, 5 * seconds
         ),
         "net-color-cnn": lambda: color_networks("color-cnn", 1.15, 4 * seconds),
         "net-color-resnet": lambda: color_networks("color-resnet", 0.7, 10 * seconds),
@@ -230,7 +228,7 @@ def sections(seconds: float) -> dict[str, Callable[[], Iterator[Row]]]:
         "compile-cifar": lambda: compiled("cifar", 16, seconds),
         "compile-color-cnn": lambda: compiled("color-cnn", 64, seconds),
         "compile-color-resnet": lambda: compiled("color-resnet", 16, seconds),
-        "vp-se2": lambda: against_full("VP over Full, SE(2) n=4, CIFAR", SO2(), 4, None, CIFAR[-2:], 1.05, seconds),
+        "vp-se2": lambda: against_full("VP over Full, SE(2) n=4, CIFAR", SO2(4), None, CIFAR[-2:], 1.05, seconds),
     }
 
 
@@ -260,8 +258,8 @@ def main() -> None:
             write(options.out, json.dumps(list(rows.values()), indent=1, ensure_ascii=False) + "\n")
     print(f"written to {options.out}")
     if options.out == DEFAULT:
-        update_documents(list(rows.values()))
-        print("and into docs/results.md and README.md")
+        update_documents()
+        print("and into docs/speed.md")
 
 
 if __name__ == "__main__":

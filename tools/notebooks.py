@@ -1,12 +1,12 @@
-"""Run the notebooks and store them with their outputs: `make notebooks`.
+"""Write the notebooks of the tutorials, run them, and store them with their outputs: `make notebooks`.
 
-With every notebook goes a fingerprint of the code that made its outputs, so that a test can tell when they are old.
+The plot at the top of docs/read-levels.md is one of these outputs.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,25 +15,31 @@ import nbclient
 import nbformat
 from jupyter_client.manager import AsyncKernelManager
 
-ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(Path(__file__).parent))
+from tutorials import ROOT, cells, tutorials
+
 FOLDER = ROOT / "notebooks"
 
 
-def fingerprint(notebook: nbformat.NotebookNode) -> str:
-    """Of the code in it."""
-    code = "\0".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
-    return hashlib.sha256(code.encode()).hexdigest()[:16]
-
-
-def read(path: Path) -> nbformat.NotebookNode:
-    """A notebook, checked."""
-    notebook: nbformat.NotebookNode = nbformat.read(path, as_version=4)
-    nbformat.validate(notebook)
-    return notebook
+def notebook_of(page: Path) -> nbformat.NotebookNode:
+    """The notebook of a tutorial, without outputs."""
+    make = {"markdown": nbformat.v4.new_markdown_cell, "code": nbformat.v4.new_code_cell}
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    made = [make[kind](source, id=f"cell-{number}") for number, (kind, source) in enumerate(cells(page))]
+    return nbformat.v4.new_notebook(cells=made, metadata=metadata)
 
 
 def executed(notebook: nbformat.NotebookNode, replaced: dict[str, str] | None = None) -> nbformat.NotebookNode:
-    """A copy that was run from top to bottom. replaced: texts of its code that are others in this run."""
+    """Run a copy of a notebook from top to bottom.
+
+    Args:
+        notebook: With or without outputs.
+        replaced: Texts in its code → texts to run instead, such as fewer steps.
+
+    Returns:
+        The copy with its outputs.
+    """
     notebook = nbformat.from_dict(notebook)
     for cell in notebook.cells:
         for old, new in (replaced or {}).items():
@@ -41,7 +47,7 @@ def executed(notebook: nbformat.NotebookNode, replaced: dict[str, str] | None = 
                 cell.source = cell.source.replace(old, new)
     with TemporaryDirectory() as sockets:  # rather than ports
         kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=str(Path(sockets) / "kernel"))
-        client = nbclient.NotebookClient(notebook, timeout=600, startup_timeout=180, km=kernel)
+        client = nbclient.NotebookClient(notebook, timeout=900, startup_timeout=180, km=kernel)
         with client.setup_kernel(cwd=str(FOLDER)):
             for place, cell in enumerate(notebook.cells):
                 client.execute_cell(cell, place)
@@ -49,20 +55,16 @@ def executed(notebook: nbformat.NotebookNode, replaced: dict[str, str] | None = 
 
 
 def stored(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """Without what differs from run to run and machine to machine, and with its fingerprint."""
-    kernel: dict[str, Any] = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    notebook.metadata = nbformat.from_dict(
-        {"kernelspec": kernel, "language_info": {"name": "python"}, "vpgcnn": {"code": fingerprint(notebook)}}
-    )
-    for number, cell in enumerate(notebook.cells):
-        cell.metadata, cell.id = nbformat.from_dict({}), f"cell-{number}"
+    """The notebook without anything that differs from run to run or machine to machine."""
+    for cell in notebook.cells:
+        cell.metadata = nbformat.from_dict({})
         if cell.cell_type == "code":
             cell.outputs = outputs(cell.outputs)
     return notebook
 
 
 def outputs(made: list[Any]) -> list[Any]:
-    """What a cell printed as one text; of a picture nothing but the picture; no warnings, which name paths."""
+    """The outputs of a cell: printed text in one piece, pictures without a description, no warnings."""
     kept: list[Any] = []
     for output in made:
         if output.output_type == "stream":
@@ -77,15 +79,25 @@ def outputs(made: list[Any]) -> list[Any]:
     return kept
 
 
+def first_plot(notebook: nbformat.NotebookNode) -> str:
+    """The first plot that a notebook shows: an SVG."""
+    shown = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    plots: list[str] = [output.data["image/svg+xml"] for output in shown if "image/svg+xml" in output.get("data", {})]
+    return plots[0]
+
+
 def main() -> None:
-    """All of them, or those that are named."""
+    """All notebooks, or those that are named."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="notebooks (default: all)")
     names = parser.parse_args().names
-    for path in sorted(FOLDER.glob("*.ipynb")):
-        if not names or path.stem in names:
-            print(f"running {path.relative_to(ROOT)}", flush=True)
-            nbformat.write(stored(executed(read(path))), path)
+    for name, page in tutorials().items():
+        if not names or name in names:
+            print(f"running notebooks/{name}.ipynb", flush=True)
+            done = stored(executed(notebook_of(page)))
+            nbformat.write(done, FOLDER / f"{name}.ipynb")
+            if name == "read_levels":
+                (ROOT / "docs" / "levels.svg").write_text(first_plot(done), encoding="utf-8")
 
 
 if __name__ == "__main__":

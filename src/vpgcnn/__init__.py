@@ -1,77 +1,27 @@
-"""vpgcnn: networks that learn, for each image, how much of a symmetry to use."""
+"""vpgcnn: networks that learn, for each image, how much of a symmetry to use.
+
+The public names are listed in `__init__.pyi`. They are imported on first use, so that `vpgcnn --help` does not
+wait for torch.
+"""
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from vpgcnn.centring import EquivarianceWarning
-    from vpgcnn.conv import GroupConv2d, LiftConv2d, fold, folded, unfold
-    from vpgcnn.encoders import InvariantEncoder
-    from vpgcnn.features import GroupFeature
-    from vpgcnn.groups import O2, SO2, Dihedral, Group, Hue, Product, Rotations
-    from vpgcnn.kernels import SirenKernel, TableKernel
-    from vpgcnn.levels import Drawn, Full, GumbelSoftmax, Learned, Pathwise, RankedSoftmax, Variational, Window
-    from vpgcnn.norm import GroupBatchNorm, GroupDropout, GroupLayerNorm, ReluDropout
-    from vpgcnn.pool import GroupPool, SpatialPool, join
+__version__ = "0.3.0.dev0"
 
-__version__ = "0.2.0"
+_STUB = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+_HOMES: dict[str, str] = {name: home for home, name in re.findall(r"^from (\S+) import (\S+) as", _STUB, re.M)}
 
-__all__ = [
-    "O2",
-    "SO2",
-    "Dihedral",
-    "Drawn",
-    "EquivarianceWarning",
-    "Full",
-    "Group",
-    "GroupBatchNorm",
-    "GroupConv2d",
-    "GroupDropout",
-    "GroupFeature",
-    "GroupLayerNorm",
-    "GroupPool",
-    "GumbelSoftmax",
-    "Hue",
-    "InvariantEncoder",
-    "Learned",
-    "LiftConv2d",
-    "Pathwise",
-    "Product",
-    "RankedSoftmax",
-    "ReluDropout",
-    "Rotations",
-    "SirenKernel",
-    "SpatialPool",
-    "TableKernel",
-    "Variational",
-    "Window",
-    "fold",
-    "folded",
-    "join",
-    "unfold",
-]
-
-# Names are brought in when they are first used, so that `vpgcnn --help` does not wait for torch.
-_HOMES = {
-    "centring": ("EquivarianceWarning",),
-    "conv": ("GroupConv2d", "LiftConv2d", "fold", "folded", "unfold"),
-    "encoders": ("InvariantEncoder",),
-    "features": ("GroupFeature",),
-    "groups": ("O2", "SO2", "Dihedral", "Group", "Hue", "Product", "Rotations"),
-    "kernels": ("SirenKernel", "TableKernel"),
-    "levels": ("Drawn", "Full", "GumbelSoftmax", "Learned", "Pathwise", "RankedSoftmax", "Variational", "Window"),
-    "norm": ("GroupBatchNorm", "GroupDropout", "GroupLayerNorm", "ReluDropout"),
-    "pool": ("GroupPool", "SpatialPool", "join"),
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME_OF:
+    if name not in _HOMES:
         raise AttributeError(f"module 'vpgcnn' has no attribute {name!r}")
-    value = getattr(import_module(f"vpgcnn.{_HOME_OF[name]}"), name)
+    value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from vpgcnn.cli import main
+from vpgcnn.apps.cli import main
 
 sys.exit(main())

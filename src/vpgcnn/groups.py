@@ -6,10 +6,15 @@
     tensor([0.])
 
 An element is a row of angles in radians, one for each *axis* of the group, wrapped to (−π, π].
-`SO2()`, `Rotations(n)` and `Hue(m)` have one axis, so their elements are `(..., 1)`; `O2()` and
+`SO2(n)`, `Rotations(n)` and `Hue(m)` have one axis, so their elements are `(..., 1)`; `O2(n)` and
 `Dihedral(n)` add a mirror axis, whose angle is 0 or π; `Product(a, b)` puts the axes of `a` before
 those of `b`. Because every axis is a circle, finite or not, everything that is learned about a
 group later (windows, cells, levels) is written once, for circles.
+
+A continuous group is computed on a grid of n angles per continuous axis: `SO2(8)` is the group of
+all rotations, evaluated at eight of them.
+
+Out of scope: groups whose axes are not circles (scale) and actions that are not orthogonal.
 """
 
 from __future__ import annotations
@@ -19,23 +24,34 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from vpgcnn import resample
-from vpgcnn.precision import full_precision
+from vpgcnn._ops import resample
+from vpgcnn._ops.precision import full_precision
 
 __all__ = ["O2", "SO2", "Axis", "Dihedral", "Group", "Hue", "Product", "Rotations"]
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One circle of a group: its name and its number of points, None when it is continuous."""
+    """One circle of a group.
 
-    name: Literal["rotation", "mirror", "hue"]
+    Args:
+        name: What moves along it, say "rotation". Used in reports.
+        order: The number of elements of a finite axis; None for a continuous one.
+        points: How many angles of a continuous axis are computed.
+    """
+
+    name: str
     order: int | None
+    points: int | None = None
+
+    @property
+    def count(self) -> int:
+        """How many points the axis has on the grid."""
+        return self.order or self.points or 1
 
 
 def wrap(angle: Tensor) -> Tensor:
@@ -44,10 +60,12 @@ def wrap(angle: Tensor) -> Tensor:
 
 
 def snap(matrix: Tensor) -> Tensor:
-    """Entries within rounding of −1, 0 or 1 become exactly that; the gradient is left alone."""
+    """Matrices `(..., n, n)` within rounding of a signed permutation become exactly that; the gradient is unchanged."""
     nearest = matrix.detach().round()
-    close = (matrix.detach() - nearest).abs() < 2e-6  # what float32 angles leave of an exact turn
-    return torch.where(close, matrix + (nearest - matrix.detach()), matrix)
+    close = (matrix.detach() - nearest).abs() < 2e-6  # the rounding error of an exact turn in float32
+    # Entry by entry would not do: near the identity the cosine is much closer to 1 than the sine to 0.
+    exact = close.all(dim=-1, keepdim=True).all(dim=-2, keepdim=True)
+    return torch.where(exact, matrix + (nearest - matrix.detach()), matrix)
 
 
 class Group(ABC):
@@ -117,24 +135,27 @@ class Group(ABC):
         """v⁻¹u, where u is seen from v: `(..., K)`."""
         return self.compose(self.inverse(v), u)
 
-    def counts(self, points: int | None = None) -> tuple[int, ...]:
-        """How many grid points each axis has when continuous axes get `points` of them."""
-        if self.order is not None:
-            if points not in (None, self.order):
-                raise ValueError(f"{self} has exactly {self.order} elements, got {points}")
-        elif not isinstance(points, int) or points < 1:
-            raise ValueError(f"{self} is continuous: say how many angles to use (points=8, say), got points={points}")
-        return tuple(axis.order or points or 0 for axis in self.axes)
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many grid points each axis has."""
+        return tuple(axis.count for axis in self.axes)
 
-    def points_of(self, count: int) -> int | None:
-        """How many points the continuous axes have on a grid of `count` elements; None without any."""
-        if self.order is not None:
-            return None
-        return count // math.prod([axis.order for axis in self.axes if axis.order is not None])
+    @property
+    def count(self) -> int:
+        """How many elements the grid has: all of them for a finite group."""
+        return math.prod(self.counts)
+
+    def counts_of(self, total: int) -> tuple[int, ...]:
+        """How many points each axis has on an even grid of `total` elements, which may be another than `grid`'s.
+
+        Args:
+            total: The number of elements. Continuous axes share what the finite ones leave.
+        """
+        finite = math.prod([axis.order for axis in self.axes if axis.order is not None])
+        return tuple(axis.order or total // finite for axis in self.axes)
 
     def grid(
         self,
-        points: int | None = None,
         offset: Tensor | float = 0.0,
         *,
         dtype: torch.dtype | None = None,
@@ -142,10 +163,16 @@ class Group(ABC):
     ) -> Tensor:
         """An even grid of elements, `(G, K)`; the identity comes first when `offset` is 0.
 
-        Finite axes are listed in full and cannot be shifted; a continuous axis gets `points` angles
-        2πj/points + offset. `offset`: a number, or `(K,)` with one for each axis.
+        Args:
+            offset: Shift of the continuous axes in radians: a number, or `(K,)` with one for each axis.
+                Finite axes are listed in full and cannot be shifted.
+            dtype: Of the angles; torch's default dtype if None.
+            device: Where to put them.
+
+        Returns:
+            Angles `(G, K)` in (−π, π].
         """
-        rows = _grid_rows(self.counts(points))
+        rows = _grid_rows(self.counts)
         grid = torch.tensor(rows, dtype=dtype or torch.get_default_dtype(), device=device)
         if isinstance(offset, float | int) and offset == 0:
             return grid
@@ -154,9 +181,9 @@ class Group(ABC):
         continuous = grid.new_tensor([axis.order is None for axis in self.axes])
         return wrap(grid + continuous * offset)
 
-    def index(self, u: Tensor, points: int | None = None) -> Tensor:
-        """Positions `(...)` of elements `(..., K)` in `grid(points)`; an error when one is not on it."""
-        counts = self.counts(points)
+    def index(self, u: Tensor) -> Tensor:
+        """Positions `(...)` of elements `(..., K)` in `grid()`; an error when one is not on it."""
+        counts = self.counts
         steps = torch.tensor(counts, dtype=u.dtype, device=u.device) / (2 * math.pi)
         position = u * steps
         nearest = position.round()
@@ -249,11 +276,20 @@ class _Turning(_Circle):
 
 @dataclass(frozen=True)
 class SO2(_Turning):
-    """All rotations of the plane, counter-clockwise."""
+    """All rotations of the plane, counter-clockwise.
+
+    Args:
+        n: How many angles are computed.
+    """
+
+    n: int = 8
+
+    def __post_init__(self) -> None:
+        _check_order("SO2", self.n)
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        return (Axis("rotation", None),)
+        return (Axis("rotation", None, self.n),)
 
 
 @dataclass(frozen=True)
@@ -327,11 +363,20 @@ def _sign(u: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class O2(_Orthogonal):
-    """All rotations and reflections of the plane."""
+    """All rotations and reflections of the plane.
+
+    Args:
+        n: How many angles are computed, each with and without the mirror.
+    """
+
+    n: int = 8
+
+    def __post_init__(self) -> None:
+        _check_order("O2", self.n)
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        return (Axis("rotation", None), Axis("mirror", 2))
+        return (Axis("rotation", None, self.n), Axis("mirror", 2))
 
 
 @dataclass(frozen=True)
@@ -409,6 +454,11 @@ def _grid_rows(counts: tuple[int, ...]) -> list[tuple[float, ...]]:
     return list(itertools.product(*circles))
 
 
+def even_grid(counts: tuple[int, ...]) -> Tensor:
+    """The even grid with this many points on each axis, `(G, K)`, in double precision."""
+    return torch.tensor(_grid_rows(counts), dtype=torch.float64)
+
+
 def relative_index(group: Group) -> Tensor:
     """For a finite group, position of v⁻¹u for each pair: `(G, G)`, rows u, columns v."""
     grid = group.grid(dtype=torch.float64)
@@ -421,7 +471,7 @@ def neighbour_index(group: Group) -> Tensor:
     Right translation commutes with the left action of the group, so a map that looks at these
     neighbours is equivariant. On a circle they are the taps of a circular convolution of size 3.
     """
-    grid, counts = group.grid(dtype=torch.float64), group.counts()
+    grid, counts = group.grid(dtype=torch.float64), group.counts
     steps: list[tuple[float, ...]] = [(0.0,) * len(counts)]
     for axis, count in enumerate(counts):
         step = tuple(2 * math.pi / count * (a == axis) for a in range(len(counts)))
@@ -430,7 +480,7 @@ def neighbour_index(group: Group) -> Tensor:
     return group.index(group.compose(grid.unsqueeze(0), shifts.unsqueeze(1)))
 
 
-def translate_index(group: Group, g: Tensor, points: int | None = None) -> Tensor:
+def translate_index(group: Group, g: Tensor) -> Tensor:
     """Positions `(G,)` of g⁻¹u for the elements u of the grid, so (L_g h)(u) = h(u)[index]."""
-    grid = group.grid(points, dtype=torch.float64)
-    return group.index(group.relative(grid, g.detach().cpu().double()), points)
+    grid = group.grid(dtype=torch.float64)
+    return group.index(group.relative(grid, g.detach().cpu().double()))

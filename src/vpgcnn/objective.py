@@ -1,88 +1,153 @@
 """The objective: classify well, and use as much of the group as that allows.
 
-    >>> elbo = Elbo.of(model(images), labels)
+    >>> elbo = Elbo.of(net(images), labels)
     >>> elbo.total(weight=0.05).backward()        # nll + λ · kl
 
-λ follows a schedule (`KlSchedule`: held, then raised, then constant or lowered again) or is itself
-learned (`DualWeight`, `Band`).
+λ follows a schedule (`KlSchedule`: held, then raised, then constant or lowered again) or reacts to the training
+(`DualWeight` to the nll, `Band` to the kl). All three are immutable values with the same interface:
+
+    >>> rule = DualWeight(tolerance=0.04)
+    >>> loss = elbo.total(rule.at(progress))
+    >>> rule = rule.after(nll=float(elbo.nll), kl=float(elbo.kl))
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from vpgcnn.errors import UserError
+from vpgcnn.features import Prediction
+from vpgcnn.levels import Level
 
-__all__ = ["Band", "DualWeight", "Elbo", "KlSchedule", "log_shares"]
+__all__ = ["Band", "DualWeight", "Elbo", "KlSchedule", "KlWeight", "log_shares", "parameter_groups"]
 
 
 @dataclass(frozen=True, eq=False)
 class Elbo:
-    """The negative evidence lower bound in its two terms, each the mean over images, in nats.
+    """The two terms of the negative evidence lower bound, each the mean over images, in nats.
 
-    nll: −log p(label | image). kl: KL(q‖uniform), summed over the layers that have a level.
+    Args:
+        nll: −log p(label | image), a scalar.
+        kl: KL(q‖uniform), summed over the layers that have a level, a scalar.
     """
 
     nll: Tensor
     kl: Tensor
 
     @classmethod
-    def of(cls, prediction: tuple[Tensor, Tensor], labels: Tensor, prior: Tensor | None = None) -> Elbo:
-        """From a network's (logits `(B, classes)`, divergence `(B,)`) and labels `(B,)`.
+    def of(cls, prediction: Prediction, labels: Tensor, prior: Tensor | None = None) -> Elbo:
+        """Compute both terms from a network's prediction.
 
-        prior: `(classes,)`, added to the logits before the loss, see `log_shares`.
+        Args:
+            prediction: Logits `(B, classes)` and what the levels decided.
+            labels: Class indices `(B,)`.
+            prior: `(classes,)`, added to the logits before the loss; see `log_shares`.
+
+        Returns:
+            The two terms.
         """
-        logits, divergence = prediction
-        logits = logits.float() if prior is None else logits.float() + prior
-        return cls(F.cross_entropy(logits, labels), divergence.float().mean())
+        logits = prediction.logits.float() if prior is None else prediction.logits.float() + prior
+        return cls(F.cross_entropy(logits, labels), prediction.kl.float().mean())
 
     def total(self, weight: float = 1.0) -> Tensor:
-        """nll + λ·kl: what training makes small."""
+        """The training loss nll + λ·kl.
+
+        Args:
+            weight: λ.
+
+        Returns:
+            A scalar.
+        """
         return self.nll + weight * self.kl
 
 
 def log_shares(labels: Tensor, classes: int) -> Tensor:
-    """The log share of each class among labels `(N,)`, `(classes,)`; a class without any counts as one image.
+    """The log frequency of each class; a class without images counts as one image.
 
-    Added to the logits in training, it stands for how frequent the classes are there, so that the network need not
-    learn that: without it, predictions are then those for classes that are equally frequent (Menon et al., 2021).
+    Logit adjustment (Menon et al., 2021): added to the logits in training, it accounts for the class frequencies
+    of the training set, so that the network does not learn them. The bare logits then predict as if all classes
+    were equally frequent.
+
+    Args:
+        labels: Class indices `(N,)`.
+        classes: Number of classes.
+
+    Returns:
+        `(classes,)`.
     """
     counts = torch.bincount(labels, minlength=classes).clamp_min(1)
     return (counts / counts.sum()).log()
 
 
-@dataclass(frozen=True)
-class KlSchedule:
-    """λ as a function of how far training is, in straight lines between four shares of it.
+class KlWeight(ABC):
+    """Where λ, the weight of the kl, comes from. An immutable value: each training step makes the next one."""
 
-    `start` for the share `hold`; up to `peak` over the share `ramp`; there for the share `stay`; to `end`
-    over the share `fall`, and there to the end. Small at first lets the classifier find what it needs;
-    larger once it works opens the windows that cost nothing; smaller again lets it sharpen with the
-    windows it has. With stay = 1 it is held, ramped, then constant, as λ mostly is.
+    @abstractmethod
+    def at(self, progress: float) -> float:
+        """λ of the next step.
+
+        Args:
+            progress: How far training has come, from 0 to 1.
+        """
+
+    @abstractmethod
+    def after(self, *, nll: float, kl: float) -> Self:
+        """The rule after a training step.
+
+        Args:
+            nll: Classification loss of that step, in nats.
+            kl: Mean kl of that step, in nats.
+        """
+
+
+@dataclass(frozen=True)
+class KlSchedule(KlWeight):
+    """λ as a function of the progress of training, in straight lines.
+
+    λ is `start` for the share `hold` of the training, rises to `peak` over the share `ramp`, stays there for the
+    share `stay`, changes to `end` over the share `fall`, and then stays. A small λ at first lets the classifier find
+    what it needs; a larger one opens the windows that cost nothing; a smaller one at the end lets the classifier
+    sharpen. With stay = 1 (the default) λ is held, raised, then constant.
     """
 
     start: float = 0.01
+    """λ at the start."""
     peak: float = 0.11
+    """λ after the ramp."""
     hold: float = 0.5
+    """Share of the training before the ramp."""
     ramp: float = 0.5
+    """Share of the training that the ramp takes."""
     stay: float = 1.0
+    """Share of the training for which λ stays at its peak."""
     fall: float = 0.0
+    """Share of the training in which λ then changes to its final value."""
     end: float = 0.0
+    """The final value of λ, if there is a fall."""
+    name: Literal["schedule"] = "schedule"
+    """Which rule this configures."""
 
     def __post_init__(self) -> None:
         if min(self.start, self.peak, self.end) < 0:
-            raise UserError(f"λ must not be negative, got {self.start}, {self.peak} and {self.end}")
+            raise UserError(
+                f"start, peak and end are values of λ and must not be negative, got {self.start}, {self.peak} and "
+                f"{self.end}"
+            )
         shares = (self.hold, self.ramp, self.stay, self.fall)
         if not all(0 <= share <= 1 for share in shares) or self.hold + self.ramp > 1 + 1e-9:
-            raise UserError(f"hold, ramp, stay and fall are shares of the training, in [0, 1], got {shares}")
+            raise UserError(
+                "hold, ramp, stay and fall are shares of the training, in [0, 1], with hold + ramp at most 1, got "
+                f"{', '.join(map(str, shares))}"
+            )
 
     def at(self, progress: float) -> float:
-        """λ at a progress in [0, 1]."""
         left = progress - self.hold
         if left < 0 or (left == 0 and self.ramp > 0):
             return self.start
@@ -95,64 +160,128 @@ class KlSchedule:
             return self.peak + (self.end - self.peak) * left / self.fall
         return self.end
 
+    def after(self, *, nll: float = 0.0, kl: float = 0.0) -> Self:
+        return self
+
 
 @dataclass(frozen=True)
-class DualWeight:
+class DualWeight(KlWeight):
     """λ as a dual variable: open the windows as far as the classification loss allows.
 
-    Solves min kl subject to nll ≤ tolerance. Each step λ is multiplied by exp(rate) while the running
-    nll is below the tolerance (in nats) and divided by it while it is above. An immutable value:
-    `after(nll)` is the next one.
+    Solves min kl subject to nll ≤ tolerance. Each step multiplies λ by exp(rate) while the running nll is below the
+    tolerance, and divides it by exp(rate) while it is above.
     """
 
     tolerance: float = 0.04
+    """Classification loss, in nats, up to which windows open."""
     rate: float = 0.03
+    """Each step multiplies or divides λ by exp(rate)."""
     low: float = 1e-4
+    """Smallest λ."""
     high: float = 1.0
+    """Largest λ."""
     memory: float = 0.95
+    """Weight of the past in the running nll, from 0 to 1."""
     weight: float = 0.01
+    """λ now: at the start, if it is a setting."""
     running: float | None = None
+    """The running nll; None before the first step."""
+    name: Literal["dual"] = "dual"
+    """Which rule this configures."""
 
     def __post_init__(self) -> None:
         if not (self.tolerance > 0 and self.rate > 0 and 0 < self.low <= self.weight <= self.high):
-            raise UserError(f"a dual weight needs tolerance, rate > 0 and 0 < low ≤ weight ≤ high, got {self}")
+            raise UserError(
+                "a dual weight needs tolerance > 0, rate > 0 and 0 < low ≤ weight ≤ high, got tolerance "
+                f"{self.tolerance}, rate {self.rate}, low {self.low}, weight {self.weight} and high {self.high}"
+            )
+        _check_memory(self.memory)
 
-    def after(self, nll: float) -> DualWeight:
-        """The weight after a step whose classification loss was `nll`."""
-        running = nll if self.running is None else self.memory * self.running + (1 - self.memory) * nll
+    def at(self, progress: float) -> float:
+        return self.weight
+
+    def after(self, *, nll: float, kl: float = 0.0) -> Self:
+        running = _running(self.running, nll, self.memory)
         factor = math.exp(self.rate if running < self.tolerance else -self.rate)
-        weight = min(self.high, max(self.low, self.weight * factor))
-        return DualWeight(self.tolerance, self.rate, self.low, self.high, self.memory, weight, running)
+        return replace(self, weight=min(self.high, max(self.low, self.weight * factor)), running=running)
 
 
 @dataclass(frozen=True)
-class Band:
-    """λ that keeps the mean kl between two bounds, in nats, as InstaAug keeps its entropy (there λ is multiplied or
-    divided, and rests in between).
+class Band(KlWeight):
+    """λ that keeps the mean kl between two bounds, as InstaAug keeps its entropy.
 
-    Each step λ grows by `rate` while the running kl is above `high` (ranges too narrow), falls by it while it is
-    below `low` (ranges too wide; λ may become negative), and goes back towards 0 in between. A kl of −log θ is an
-    entropy of log θ, up to a constant. An immutable value: `after(kl)` is the next one.
+    Each step adds `rate` to λ while the running kl is above `high` (windows too narrow), subtracts it while the kl is
+    below `low` (windows too wide; λ may become negative), and moves λ towards 0 in between. InstaAug multiplies and
+    divides λ instead, and leaves it alone in between. A kl of −log θ is an entropy of log θ, up to a constant.
     """
 
     low: float = 0.2
+    """Smallest mean kl, in nats: below it λ falls, and may become negative."""
     high: float = 1.5
+    """Largest mean kl, in nats: above it λ grows."""
     rate: float = 0.03
+    """How far λ moves in a step."""
     most: float = 1.0
+    """Largest λ, and −λ."""
     memory: float = 0.95
+    """Weight of the past in the running kl, from 0 to 1."""
     weight: float = 0.0
+    """λ now: at the start, if it is a setting."""
     running: float | None = None
+    """The running kl; None before the first step."""
+    name: Literal["band"] = "band"
+    """Which rule this configures."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.low < self.high and self.rate > 0 and abs(self.weight) <= self.most):
-            got = f"low {self.low}, high {self.high}, speed {self.rate} and λ {self.weight}"
-            raise UserError(f"a band needs 0 ≤ low < high, speed > 0 and λ within ± {self.most:g}, got {got}")
+            raise UserError(
+                "a band needs 0 ≤ low < high, rate > 0 and weight within ± most, got "
+                f"low {self.low}, high {self.high}, rate {self.rate}, weight {self.weight} and most {self.most}"
+            )
+        _check_memory(self.memory)
 
-    def after(self, kl: float) -> Band:
-        """The weight after a step whose mean kl was `kl`."""
-        running = kl if self.running is None else self.memory * self.running + (1 - self.memory) * kl
+    def at(self, progress: float) -> float:
+        return self.weight
+
+    def after(self, *, kl: float, nll: float = 0.0) -> Self:
+        running = _running(self.running, kl, self.memory)
         if self.low <= running <= self.high:
             weight = math.copysign(max(0.0, abs(self.weight) - self.rate), self.weight) + 0.0  # no −0
         else:
             weight = self.weight + (self.rate if running > self.high else -self.rate)
         return replace(self, weight=min(self.most, max(-self.most, weight)), running=running)
+
+
+def _running(before: float | None, value: float, memory: float) -> float:
+    """The running mean after one more value."""
+    return value if before is None else memory * before + (1 - memory) * value
+
+
+def _check_memory(memory: float) -> None:
+    if not 0 <= memory < 1:
+        raise UserError(f"memory is the weight of the past, from 0 to below 1, got {memory}")
+
+
+def parameter_groups(
+    model: nn.Module, lr: float, *, level_lr: float | None = None, weight_decay: float = 1e-3
+) -> list[dict[str, Any]]:
+    """Parameter groups for an optimiser: the weights of a network, and its levels without weight decay.
+
+        >>> optimiser = torch.optim.AdamW(parameter_groups(net, lr=1e-3))
+
+    Args:
+        model: Any network with layers of this package inside.
+        lr: Learning rate of the weights.
+        level_lr: Learning rate of the levels; that of the weights if None.
+        weight_decay: Of the weights.
+
+    Returns:
+        One group, or two where there are levels to learn.
+    """
+    own = {id(parameter) for part in model.modules() if isinstance(part, Level) for parameter in part.parameters()}
+    weights = [parameter for parameter in model.parameters() if id(parameter) not in own]
+    levels = [parameter for parameter in model.parameters() if id(parameter) in own]
+    groups: list[dict[str, Any]] = [{"params": weights, "lr": lr, "weight_decay": weight_decay}]
+    if levels:
+        groups.append({"params": levels, "lr": lr if level_lr is None else level_lr, "weight_decay": 0.0})
+    return groups

@@ -1,26 +1,26 @@
-"""Measuring equivariance: of our layers, of a user's model, of anything that maps images.
+"""Measure equivariance: of layers of this package, of your own model, of any function of images.
 
     >>> equivariance_error(model, images, Rotations(4))
     EquivarianceError(relative=2.1e-07, absolute=4.0e-07, floor=0.0e+00, 3 elements)
     >>> assert_equivariant(model, images, Hue(3), tolerance=1e-5)
 
-What "equivariant" means is read off the output. A `GroupFeature` must move with the image: its
-elements by the group, its positions by the plane. A map `(B, C, H, W)` must move in the plane. A
-vector `(B, N)`, say logits, must not change. Of a tuple or dataclass the first tensor counts.
+What "equivariant" means depends on the output. A `GroupFeature` must move with the image, along the group and
+in the plane. A map `(B, C, H, W)` must move in the plane. A vector `(B, N)`, such as logits, must not change.
+Of a tuple, dictionary or dataclass the first tensor is compared.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from vpgcnn import resample
-from vpgcnn.features import GroupFeature
+from vpgcnn._ops import resample
+from vpgcnn.features import GroupFeature, output_of
 from vpgcnn.groups import Group, translate_index
 
 __all__ = ["EquivarianceError", "assert_equivariant", "equivariance_error", "smooth_images"]
@@ -30,12 +30,14 @@ Model = Callable[[Tensor], object]
 
 @dataclass(frozen=True)
 class EquivarianceError:
-    """How far a model is from equivariance on some images, for each group element that was tried.
+    """How far a model is from equivariance, for each group element and image.
 
-    elements: `(E, K)`. absolute, relative, floor: `(E, B)`, for each element and image.
-    absolute: ‖Φ(L_g x) − L_g Φ(x)‖. relative: the same over ‖Φ(x)‖.
-    floor: ‖Φ(L_g⁻¹ L_g x) − Φ(x)‖ / ‖Φ(x)‖, the model's answer to an image that was moved there and
-    back: what resampling alone does. 0 where the group permutes pixels.
+    Args:
+        elements: The elements g, `(E, K)`.
+        absolute: ‖Φ(L_g x) − L_g Φ(x)‖, `(E, B)`.
+        relative: The absolute error over ‖Φ(x)‖, `(E, B)`.
+        floor: ‖Φ(L_g⁻¹ L_g x) − Φ(x)‖ / ‖Φ(x)‖, `(E, B)`: the effect of resampling alone, measured by moving
+            the image there and back. 0 where the group permutes pixels.
     """
 
     elements: Tensor
@@ -63,10 +65,19 @@ class EquivarianceError:
 def equivariance_error(
     model: Model, images: Tensor, group: Group, elements: Tensor | Sequence[float] | None = None
 ) -> EquivarianceError:
-    """The error of a model or layer, from images `(B, C, H, W)`, under elements of the group.
+    """Measure the equivariance error of a model or layer.
 
-    elements: `(E, K)`, or angles for a one-axis group; None for all but the identity (of a grid of 8
-    where the group is continuous). Modules are put into evaluation mode for it, and each back into its own.
+    Modules run in evaluation mode; each returns to its own mode afterwards.
+
+    Args:
+        model: A function of images.
+        images: `(B, C, H, W)`.
+        group: The group.
+        elements: The elements to try, `(E, K)`, or angles for a group of one axis; None for all of the group's
+            grid but the identity.
+
+    Returns:
+        Absolute and relative errors, and the floor due to resampling.
     """
     modes = {module: module.training for module in model.modules()} if isinstance(model, nn.Module) else {}
     for module in modes:
@@ -92,7 +103,19 @@ def assert_equivariant(
     tolerance: float = 1e-5,
     floors: float = 0.0,
 ) -> None:
-    """Raise AssertionError when a relative error is above tolerance + floors × its interpolation floor."""
+    """Assert that a model or layer is equivariant.
+
+    Args:
+        model: A function of images.
+        images: `(B, C, H, W)`.
+        group: The group.
+        elements: As for `equivariance_error`.
+        tolerance: The largest relative error.
+        floors: How many times the resampling floor to add to the tolerance.
+
+    Raises:
+        AssertionError: If a relative error exceeds tolerance + floors × floor.
+    """
     error = equivariance_error(model, images, group, elements)
     excess = error.relative - tolerance - floors * error.floor
     if not bool((excess <= 0).all()):
@@ -107,7 +130,18 @@ def assert_equivariant(
 def smooth_images(
     batch: int, channels: int, size: int, *, cutoff: float = 0.15, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Random images `(B, C, H, W)` that rotate well: no detail finer than 1/cutoff pixels, 0 off the disc."""
+    """Random images that rotate with little interpolation error: smooth, and 0 outside the disc.
+
+    Args:
+        batch: Number of images.
+        channels: Number of channels.
+        size: Height and width.
+        cutoff: The highest frequency, in cycles per pixel: no detail is finer than 1/cutoff pixels.
+        generator: The source of randomness; None for torch's default.
+
+    Returns:
+        `(B, C, H, W)`.
+    """
     noise = torch.randn(batch, channels, size, size, generator=generator, dtype=torch.float64)
     frequency = torch.fft.fftfreq(size, dtype=torch.float64)
     band = torch.exp(-(frequency[:, None].square() + frequency.square()) / (2 * (cutoff / 2) ** 2))
@@ -122,27 +156,13 @@ def smooth_images(
 def _elements(group: Group, elements: Tensor | Sequence[float] | None, images: Tensor) -> Tensor:
     dtype = torch.promote_types(images.dtype, torch.float32)
     if elements is None:
-        grid = group.grid(None if group.order else 8, dtype=dtype, device=images.device)
+        grid = group.grid(dtype=dtype, device=images.device)
         return grid[1:] if len(grid) > 1 else grid
     tried = torch.as_tensor(elements, dtype=dtype, device=images.device)
     tried = tried.unsqueeze(-1) if tried.dim() == 1 and len(group.axes) == 1 else torch.atleast_2d(tried)
     if tried.dim() != 2 or tried.shape[1] != len(group.axes):
-        raise ValueError(f"elements of {group} are E×{len(group.axes)}, got shape {tuple(tried.shape)}")
+        raise ValueError(f"elements of {group} must be E×{len(group.axes)}, got shape {tuple(tried.shape)}")
     return tried
-
-
-def output_of(result: object) -> Tensor | GroupFeature:
-    """The part of a model's answer that is measured."""
-    while not isinstance(result, Tensor | GroupFeature):
-        if dataclasses.is_dataclass(result):
-            result = getattr(result, dataclasses.fields(result)[0].name)
-        elif isinstance(result, Mapping):
-            result = next(iter(result.values()))
-        elif isinstance(result, Sequence) and not isinstance(result, str) and result:
-            result = result[0]
-        else:
-            raise TypeError(f"expected tensors or a GroupFeature from the model, got {type(result).__name__}")
-    return result
 
 
 def _one(
@@ -158,11 +178,13 @@ def _one(
 
 
 def _move(output: Tensor | GroupFeature, group: Group, g: Tensor) -> Tensor | GroupFeature:
-    """L_g on an output: elements by the group, positions by the plane, vectors not at all."""
+    """Apply L_g to an output: move elements along the group and positions in the plane; leave vectors alone."""
     if isinstance(output, GroupFeature):
-        if output.per_image:
-            raise ValueError("elements of each image's own do not form a grid: pool over the group before measuring")
-        index = translate_index(group, g, group.points_of(output.shape[2])).to(output.device)
+        if output.moves_elements:
+            raise ValueError(
+                "elements that differ between images do not form a grid: pool over the group before measuring"
+            )
+        index = translate_index(group, g).to(output.device)
         values = output.values[:, :, index]
         if group.acts_on_plane:
             values = resample.move(values.flatten(1, 2), group.plane(g)).view_as(values)
@@ -174,7 +196,7 @@ def _move(output: Tensor | GroupFeature, group: Group, g: Tensor) -> Tensor | Gr
 
 
 def flat(output: Tensor | GroupFeature) -> Tensor:
-    """What is compared: of a feature on the group, each element's values times its share."""
+    """The numbers to compare, `(B, N)`: of a feature, the values of each element times its coverage."""
     if isinstance(output, Tensor):
         return output.flatten(1)
     share = output.coverage()

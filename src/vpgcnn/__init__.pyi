@@ -1,0 +1,43 @@
+# The public names: the one list that `import vpgcnn`, type checkers and the documentation read.
+from vpgcnn.conversion import convert as convert
+from vpgcnn.features import GroupFeature as GroupFeature
+from vpgcnn.features import Prediction as Prediction
+from vpgcnn.groups import O2 as O2
+from vpgcnn.groups import SO2 as SO2
+from vpgcnn.groups import Dihedral as Dihedral
+from vpgcnn.groups import Group as Group
+from vpgcnn.groups import Hue as Hue
+from vpgcnn.groups import Product as Product
+from vpgcnn.groups import Rotations as Rotations
+from vpgcnn.kernels import Siren as Siren
+from vpgcnn.kernels import Table as Table
+from vpgcnn.levels import Fixed as Fixed
+from vpgcnn.levels import Full as Full
+from vpgcnn.levels import GumbelSoftmax as GumbelSoftmax
+from vpgcnn.levels import RankedSoftmax as RankedSoftmax
+from vpgcnn.levels import ReparametrizedWindow as ReparametrizedWindow
+from vpgcnn.levels import SampledWindow as SampledWindow
+from vpgcnn.levels import Shared as Shared
+from vpgcnn.levels import Variational as Variational
+from vpgcnn.levels import Window as Window
+from vpgcnn.nn import EquivarianceWarning as EquivarianceWarning
+from vpgcnn.nn import GroupBatchNorm as GroupBatchNorm
+from vpgcnn.nn import GroupConv2d as GroupConv2d
+from vpgcnn.nn import GroupDropout as GroupDropout
+from vpgcnn.nn import GroupLayerNorm as GroupLayerNorm
+from vpgcnn.nn import GroupPool as GroupPool
+from vpgcnn.nn import LiftConv2d as LiftConv2d
+from vpgcnn.nn import Pointwise as Pointwise
+from vpgcnn.nn import ReLU as ReLU
+from vpgcnn.nn import SpatialPool as SpatialPool
+from vpgcnn.nn import fold as fold
+from vpgcnn.nn import folded as folded
+from vpgcnn.nn import name_layers as name_layers
+from vpgcnn.nn import unfold as unfold
+from vpgcnn.objective import Elbo as Elbo
+from vpgcnn.objective import KlSchedule as KlSchedule
+from vpgcnn.objective import parameter_groups as parameter_groups
+from vpgcnn.testing import assert_equivariant as assert_equivariant
+from vpgcnn.testing import equivariance_error as equivariance_error
+
+__version__: str

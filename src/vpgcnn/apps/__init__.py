@@ -1,0 +1,1 @@
+"""Applications: the command line, the inspector and the Hub."""

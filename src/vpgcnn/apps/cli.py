@@ -1,0 +1,111 @@
+"""The command `vpgcnn`. Heavy packages are imported only once the command is known."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from vpgcnn import __version__
+from vpgcnn.errors import UserError
+
+__all__ = ["main"]
+
+COMMANDS = {
+    "train": "train a network: vpgcnn train mnist67-180",
+    "evaluate": "test a trained network: vpgcnn evaluate runs/mnist67-180",
+    "predict": "classify image files, and show how much of the symmetry the network uses for each",
+    "diagnose": "measure whether a classifier, yours or ours, is sensitive to rotation or hue",
+    "serve": "open a page on which you rotate an image and watch how a network answers",
+    "convert": "make an ordinary network equivariant; it starts with the answers it had",
+    "export": "export a trained network to ONNX or torch.export",
+    "hub": "save a trained network as a folder with a model card, or push it to the Hugging Face Hub",
+    "reproduce": "run an experiment with all its arms and seeds, and write the result",
+    "demo": "train on bundled digits for a few minutes, and write a report with figures",
+    "datasets": "list, download and verify datasets",
+    "models": "list the networks and their parameter counts",
+    "info": "show versions, devices and folders",
+}
+HELP = f"""vpgcnn {__version__}: networks that learn, for each image, how much of a symmetry to use.
+
+usage: vpgcnn [--use FILE.py] COMMAND [arguments]
+
+{chr(10).join(f"  {name:<10} {about}" for name, about in COMMANDS.items())}
+
+vpgcnn COMMAND --help explains a command. --use FILE.py first runs a Python file of yours that registers groups,
+levels, kernels, datasets or arms; load only files that you trust.
+
+Start with:
+  vpgcnn demo                            takes a few minutes on two cores and downloads nothing
+  vpgcnn train mnist67-180               the same experiment on all of MNIST, once you have the files
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: The words after `vpgcnn`. None: those of this process.
+
+    Returns:
+        The exit code: 0 for success, 1 if the command failed, 2 if it was not understood, 130 if it was interrupted.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(HELP, end="")  # noqa: T201
+        return 0 if words else 2
+    if words[0] in ("-V", "--version"):
+        print(f"vpgcnn {__version__}")  # noqa: T201
+        return 0
+    try:
+        words = _load_plugins(words)
+    except UserError as error:
+        return _complain(str(error), 1)
+    if not words:
+        return _complain("--use FILE.py comes before a command: vpgcnn --use FILE.py train …", 2)
+    name, rest = words[0], words[1:]
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(COMMANDS)}"
+        return _complain(f"unknown command {name!r}: {hint}", 2)
+    try:
+        command = import_module(f"vpgcnn.apps.commands.{name}")
+        code: int = command.main(rest)
+        sys.stdout.flush()
+        return code
+    except UserError as error:
+        return _complain(str(error), getattr(error, "exit_code", 1))
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("vpgcnn"):
+            raise
+        return _complain(f"`vpgcnn {name}` needs the package {error.name}: pip install 'vpgcnn[all]'", 1)
+    except KeyboardInterrupt:
+        return _complain("interrupted", 130)
+    except BrokenPipeError:  # such as `vpgcnn models | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _load_plugins(words: list[str]) -> list[str]:
+    """Load the plug-ins named before the command, and return the remaining words."""
+    while words and (words[0] == "--use" or words[0].startswith("--use=")):
+        inline = words[0].removeprefix("--use=") if words[0] != "--use" else None
+        if inline is None and len(words) < 2:
+            raise UserError("--use needs the path of a Python file")
+        from vpgcnn.lab.plugins import load_plugin
+
+        load_plugin(Path(words[1] if inline is None else inline))
+        words = words[1 if inline is not None else 2 :]
+    return words
+
+
+def _complain(text: str, code: int) -> int:
+    print(f"vpgcnn: {text}", file=sys.stderr)  # noqa: T201
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

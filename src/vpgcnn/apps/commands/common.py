@@ -1,0 +1,116 @@
+"""Helpers that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vpgcnn.errors import UserError
+
+if TYPE_CHECKING:
+    from tyro.constructors import ConstructorRegistry
+
+__all__ = [
+    "BadSpecError",
+    "UsageError",
+    "data_dir_option",
+    "parser",
+    "plural",
+    "print_json",
+    "spec_registry",
+    "table",
+    "unknown",
+]
+
+
+class UsageError(UserError):
+    """A command line that was not understood."""
+
+    exit_code = 2
+
+
+class BadSpecError(Exception):
+    """Passes through tyro, which would catch a ValueError and print a box."""
+
+
+def parser(name: str, about: str) -> argparse.ArgumentParser:
+    """Return a parser whose help keeps its line breaks."""
+    return argparse.ArgumentParser(
+        prog=f"vpgcnn {name}",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def data_dir_option(command: argparse.ArgumentParser) -> None:
+    """Add --data-dir, the directory of the published files."""
+    command.add_argument(
+        "--data-dir", type=Path, help="directory of the published files (default: $VPGCNN_DATA, or your cache)"
+    )
+
+
+def print_json(data: Any) -> None:
+    """Print one JSON document to standard output."""
+    print(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False))  # noqa: T201
+
+
+def table(rows: list[tuple[str, ...]]) -> None:
+    """Print aligned columns."""
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())  # noqa: T201
+
+
+def plural(count: int, noun: str) -> str:
+    """Return "1 image", "2 images" or "1,000 images"."""
+    return f"{count:,} {noun if count == 1 else 'classes' if noun == 'class' else noun + 's'}"
+
+
+def unknown(what: str, name: str, choices: Iterable[str]) -> UserError:
+    """Return the error for a name that does not exist, with the closest one that does.
+
+    Args:
+        what: What the name should be, such as "recipe".
+        name: What the user wrote.
+        choices: All names.
+    """
+    names = list(choices)
+    close = difflib.get_close_matches(name, names, 1)
+    hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(names)}"
+    return UserError(f"unknown {what} {name!r}: {hint}")
+
+
+def spec_registry() -> ConstructorRegistry:
+    """Return a registry with which tyro reads groups, levels and kernels as text, such as "SO2(8)"."""
+    from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+    from vpgcnn.lab import specs
+
+    registry = ConstructorRegistry()
+
+    @registry.primitive_rule
+    def rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+        kind = info.type
+        if kind not in specs.KINDS:
+            return None
+
+        def read(words: list[str]) -> Any:
+            try:
+                return specs.parse(words[0], kind)
+            except UserError as error:
+                raise BadSpecError(str(error)) from error
+
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar=specs.KINDS[kind].upper(),
+            instance_from_str=read,
+            is_instance=lambda value: isinstance(value, kind),
+            str_from_instance=lambda value: [specs.text(value).replace("'", '"')],  # in single quotes for the shell
+        )
+
+    return registry

@@ -1,0 +1,88 @@
+"""vpgcnn reproduce."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from vpgcnn.apps.commands.common import data_dir_option, parser, plural, unknown
+from vpgcnn.errors import UserError
+from vpgcnn.lab.malloc import keep_memory
+
+EXAMPLES = """examples:
+  vpgcnn reproduce --list                                       list tables and figures, and where results go
+  vpgcnn reproduce fig-mnist67-180
+  vpgcnn reproduce table-cifar10 --arms full variational --seeds 0 1
+  vpgcnn reproduce table-flowers --measure-again                measure the same weights again
+  vpgcnn reproduce table-color --no-training                    write the runs that exist so far
+
+Interrupted runs continue where they stopped, and finished runs are not repeated. If a run fails, the others still run.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Run an experiment with all its arms and seeds."""
+    command = parser(
+        "reproduce", "Make a table or figure: train every arm with every seed, measure, and write the result."
+    )
+    command.epilog = EXAMPLES
+    command.add_argument("name", nargs="?", help="name of a table or figure")
+    command.add_argument("--list", action="store_true", help="list the tables and figures")
+    command.add_argument(
+        "--preset",
+        choices=("cpu", "paper"),
+        default="cpu",
+        help="cpu: small networks (default); paper: as in the paper",
+    )
+    command.add_argument("--arms", nargs="+", help="run only these arms")
+    command.add_argument("--seeds", nargs="+", type=int, help="use these seeds")
+    command.add_argument("--measure-again", action="store_true", help="repeat the measurements of finished runs")
+    command.add_argument("--no-training", action="store_true", help="write the results of finished runs only")
+    command.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs (default: runs)")
+    command.add_argument(
+        "--results", type=Path, default=Path("results"), help="folder of the results (default: results)"
+    )
+    command.add_argument("--threads", type=int, default=0, help="number of CPU threads (default: chosen by torch)")
+    data_dir_option(command)
+    options = command.parse_args(arguments)
+    from vpgcnn.lab.experiments.base import Experiment
+    from vpgcnn.lab.experiments.registry import REPRODUCTIONS, listing, reproduction
+
+    if options.list:
+        for name in REPRODUCTIONS:
+            print(listing(name, options.preset))  # noqa: T201
+        return 0
+    if options.name is None:
+        raise UserError(f"name a table or figure: one of {', '.join(REPRODUCTIONS)}")
+    if options.name not in REPRODUCTIONS:
+        raise unknown("experiment", options.name, REPRODUCTIONS)
+    chosen = reproduction(options.name)
+    from vpgcnn.lab.config_io import read_json
+    from vpgcnn.lab.experiments.runner import Places, run
+    from vpgcnn.lab.training.checks import check_threads
+    from vpgcnn.lab.training.loop import Interrupted
+    from vpgcnn.lab.training.progress import Progress
+
+    check_threads(options.threads)
+    if isinstance(chosen, Experiment):
+        for arm in options.arms or ():
+            chosen.config(arm, 0, options.preset)
+    settings = {"data_dir": options.data_dir, "threads": options.threads}
+    keep_memory()
+    try:
+        target = run(
+            chosen, Places(options.runs, options.results, settings, Progress()), preset=options.preset,
+            arms=options.arms, seeds=options.seeds, again=options.measure_again,
+            train=not options.no_training,
+        )  # fmt: skip
+    except Interrupted as stop:
+        print(f"vpgcnn: {stop}; the same command continues there", file=sys.stderr)  # noqa: T201
+        return 130
+    print(target.with_suffix(".md").read_text(encoding="utf-8"))  # noqa: T201
+    kinds = [suffix for suffix in (".json", ".md", ".png", ".html") if target.with_suffix(suffix).exists()]
+    print(f"written to {', '.join(str(target.with_suffix(suffix)) for suffix in kinds)}")  # noqa: T201
+    failed = read_json(target)["failed"]
+    if failed:
+        listed = ", ".join(f"{one['arm']} (seed {one['seed']})" for one in failed)
+        raise UserError(f"{plural(len(failed), 'run')} failed: {listed}; the same command tries again")
+    return 0

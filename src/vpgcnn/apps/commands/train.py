@@ -1,0 +1,210 @@
+"""vpgcnn train."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import shlex
+import sys
+import textwrap
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vpgcnn.apps.commands.common import BadSpecError, UsageError, plural, print_json, spec_registry, unknown
+from vpgcnn.errors import UserError
+from vpgcnn.lab.malloc import keep_memory
+from vpgcnn.lab.networks.config import ModelConfig
+from vpgcnn.lab.training.config import OBJECTIVES, TrainConfig
+from vpgcnn.lab.training.recipes import RECIPES, recipe
+
+
+def _entry(name: str, about: str) -> str:
+    """A line of the list of recipes, wrapped."""
+    return textwrap.fill(about, 118, initial_indent=f"  {name:<15}", subsequent_indent=" " * 17)
+
+
+HELP = f"""usage: vpgcnn train RECIPE [--preset cpu|paper] [--out FOLDER] [--resume] [--json] [settings]
+       vpgcnn train --data FOLDER [--group auto|hue|rotation|both|none] [the same options]
+
+Recipes:
+{chr(10).join(_entry(name, entry.about) for name, entry in RECIPES.items())}
+
+Your images: --data FOLDER takes one folder per class (FOLDER/CLASS/*.jpg, or the same inside FOLDER/train,
+FOLDER/validation and FOLDER/test) or an .npz file. The command looks at the images, chooses split, image size, network
+and number of epochs, and prints its choices; you can change every setting.
+  --group auto       which symmetry to build in (default: the one that says least about the class)
+
+Options:
+  --network NAME     use another network; `vpgcnn models` lists them
+  --objective NAME   what sets the weight λ of the kl: schedule, dual or band (default: the recipe's)
+  --lr LR            highest learning rate: short for --optimiser.lr
+  --start RUN        start from the network and weights of a run or weights file, such as one from `vpgcnn convert`
+  --preset cpu       small enough for two cores (default)
+  --preset paper     the paper's network size and number of epochs: needs a GPU
+  --out FOLDER       folder of the run (default: runs/RECIPE); it must not contain another run
+  --resume           continue the run in that folder exactly where it stopped; start it if there is none
+  --json             print the result as JSON
+
+Settings: you can change every setting of a recipe; `vpgcnn train RECIPE --help` lists them with their values.
+Groups, levels and kernels are written as in Python, in quotes.
+  vpgcnn train mnist67-180 --model.level full --seed 1 --out runs/full-1
+  vpgcnn train mnist67-180 --model.level "Variational(Window(0.5), condition='output')" --out runs/half
+  vpgcnn train mnist67-180 --model.group "SO2(16)" --model.kernel "Siren(omega=8)" --out runs/fine
+  vpgcnn train --data photos/ --out runs/photos                   your images in photos/CLASS/*.jpg
+  vpgcnn train --data photos/ --group hue --epochs 20 --data.size 96
+  torchrun --nproc-per-node 2 -m vpgcnn train cifar10-se2         several processes, same result
+
+Ctrl-C finishes the current step, saves the state, and prints the command that continues the run.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Train a recipe, or a network on the user's images."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(HELP, end="")  # noqa: T201
+        return 0 if arguments else 2
+    options, rest = _options(arguments)
+    default = _default(options, rest)
+    config = _config(default, rest, f"vpgcnn train {options.recipe or f'--data {options.data}'}")
+    out = options.out or Path("runs") / (options.recipe or Path(options.data).stem or "images")
+    if options.data is not None and not options.json and config.epochs > 0:
+        print(f"{plural(config.epochs, 'epoch')}, batch size {config.batch_size}, augmentation {config.data.augment}")  # noqa: T201
+    from vpgcnn.lab.training.loop import Interrupted, train
+    from vpgcnn.lab.training.progress import Progress, Quiet
+
+    keep_memory()
+    try:
+        result = train(config, out, resume=options.resume, progress=Quiet() if options.json else Progress())
+    except Interrupted as stop:
+        again = shlex.join(["vpgcnn", "train", *(word for word in arguments if word != "--resume"), "--resume"])
+        print(f"vpgcnn: {stop}\ncontinue with: {again}", file=sys.stderr)  # noqa: T201
+        return 130
+    if options.json:
+        print_json(result)
+    else:
+        test = result["test"]
+        accuracy = f"test accuracy {test['accuracy']:.2%}" if test["images"] else "no test"
+        where = f"epoch {result['epoch']}, {result['parameters']:,} parameters, {result['seconds']:.0f} s"
+        print(f"{accuracy} on {plural(test['images'], 'image')} ({where})")  # noqa: T201
+        print(f"written to {out}; inspect it with: {shlex.join(['vpgcnn', 'evaluate', str(out)])}")  # noqa: T201
+    return 0
+
+
+def _options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    command = argparse.ArgumentParser(prog="vpgcnn train", add_help=False, allow_abbrev=False)
+    command.add_argument("--preset", choices=("cpu", "paper"), default="cpu")
+    command.add_argument("--data", type=Path)
+    command.add_argument("--group", choices=("auto", "hue", "rotation", "both", "none"))
+    command.add_argument("--network")
+    command.add_argument("--objective", choices=tuple(OBJECTIVES))
+    command.add_argument("--lr")
+    command.add_argument("--start", type=Path)
+    command.add_argument("--out", type=Path)
+    command.add_argument("--resume", action="store_true")
+    command.add_argument("--json", action="store_true")
+    named = not arguments[0].startswith("-")
+    options, rest = command.parse_known_args(arguments[1:] if named else arguments)
+    options.recipe = arguments[0] if named else None
+    rest += [] if options.lr is None else ["--optimiser.lr", options.lr]
+    if not named and options.data is None:
+        raise UserError("the recipe comes first: vpgcnn train mnist67-180 …; for your images: --data FOLDER")
+    if named and options.data is not None:
+        raise UserError(
+            f"--data cannot be combined with the recipe {options.recipe}: leave the recipe out, or set --data.name"
+        )
+    if options.group is not None and (named or options.network or options.start):
+        raise UserError("--group needs --data, and cannot be combined with --network or --start: these fix the group")
+    if options.network and options.start:
+        raise UserError("--network and --start cannot be combined: --start already fixes the network")
+    return options, rest
+
+
+def _default(options: argparse.Namespace, rest: list[str]) -> TrainConfig:
+    """The run before any setting is changed."""
+    network = _network(options)
+    if options.recipe is not None:
+        if options.recipe not in RECIPES:
+            raise unknown("recipe", options.recipe, RECIPES)
+        config = recipe(options.recipe, options.preset)
+        config = config if network is None else replace(config, model=network)
+    else:
+        from vpgcnn.lab.training.suggest import suggest
+
+        size, seed = _given(rest, "--data.size"), _given(rest, "--seed")
+        found = suggest(options.data, choice=options.group or "auto", network=network, size=size, seed=seed or 0)
+        if not options.json and not any(word in ("-h", "--help") for word in rest):
+            print("\n".join(found.messages))  # noqa: T201
+        config = found.config
+    if options.objective is not None and options.objective != config.objective.name:
+        config = replace(config, objective=OBJECTIVES[options.objective]())
+    return replace(config, start_from=options.start)
+
+
+def _network(options: argparse.Namespace) -> ModelConfig | None:
+    """The network that replaces the recipe's, if any."""
+    if options.start is not None:
+        from vpgcnn.lab.training.checkpoint import read_card
+        from vpgcnn.lab.training.run import chosen_weights
+
+        return read_card(chosen_weights(options.start)).model
+    if options.network is None:
+        return None
+    from vpgcnn.lab.networks import MODELS
+
+    if options.network not in MODELS:
+        raise unknown("network", options.network, MODELS)
+    return MODELS[options.network].config
+
+
+def _given(words: list[str], name: str) -> int | None:
+    """The whole number that a setting has among the words; it is needed before the others are read."""
+    for place, word in enumerate(words):
+        value = words[place + 1] if word == name and place + 1 < len(words) else word.removeprefix(f"{name}=")
+        if (word == name or word.startswith(f"{name}=")) and value.isdigit():
+            return int(value)
+    return None
+
+
+def _config(default: TrainConfig, words: list[str], program: str) -> TrainConfig:
+    """The run with the settings that the words change."""
+    import tyro
+
+    known = {"--help", *_settings(default)}
+    for word in words:
+        name = word.partition("=")[0].replace("_", "-")
+        if word.startswith("--") and name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f": did you mean {close[0]}?" if close else ""
+            raise UsageError(f"unknown setting {word.partition('=')[0]}{hint} (see `{program} --help`)")
+    try:
+        with spec_registry():
+            return tyro.cli(
+                TrainConfig, default=default, args=words, prog=program,
+                description="The settings of this run and their values. `vpgcnn train --help` explains --preset, "
+                "--out, --resume, --json, --network, --objective and --start.",
+                config=(tyro.conf.AvoidSubcommands,),
+            )  # fmt: skip
+    except BadSpecError as error:
+        raise UsageError(f"{error} (see `{program} --help`)") from error
+
+
+def _settings(config: Any, prefix: str = "--") -> Iterator[str]:
+    """The names of all settings on the command line, including those of alternatives."""
+    kind = config if isinstance(config, type) else type(config)
+    hints = typing.get_type_hints(kind)
+    for part in fields(kind):
+        name = part.name.replace("_", "-")
+        value = None if isinstance(config, type) else getattr(config, part.name)
+        union = isinstance(hints[part.name], types.UnionType)
+        parts = [value] if is_dataclass(value) else []
+        parts += [each for each in typing.get_args(hints[part.name]) if union and is_dataclass(each)]
+        parts += [hints[part.name]] if not parts and is_dataclass(hints[part.name]) else []
+        inner = [found for each in parts for found in _settings(each, f"{prefix}{name}.")]
+        yield from inner
+        yield f"{prefix}{name}"
+        if hints[part.name] is bool:
+            yield f"{prefix}no-{name}"

@@ -1,0 +1,260 @@
+"""What the page shows: test images with their θ, and one image at every place of the circle, in one forward pass."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from vpgcnn.errors import UserError
+from vpgcnn.lab.data import Dataset, load
+from vpgcnn.lab.networks import elements_of, symmetry
+from vpgcnn.lab.training.checkpoint import Card, load_model
+from vpgcnn.lab.training.config import TrainConfig
+from vpgcnn.lab.training.record import read_settings
+from vpgcnn.lab.training.run import chosen_weights
+from vpgcnn.levels import Level, Shared, SharedLevel
+from vpgcnn.measure import Kind, moves_of, read_levels
+
+__all__ = ["Inspector", "Network", "Sample", "Seen", "levels_of", "load_samples", "open_networks"]
+
+Order = Literal["narrow", "wide", "original"]
+SAMPLES = 600
+"""The gallery holds at most this many test images."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A trained network.
+
+    Args:
+        name: Its name on the page.
+        model: The network, in evaluation mode.
+        card: Its card.
+        kind: What the page moves.
+        about: Its kind of level, in a few words.
+    """
+
+    name: str
+    model: nn.Module
+    card: Card
+    kind: Kind
+    about: str
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A test image.
+
+    Args:
+        number: Its number in the gallery.
+        label: Its class.
+        pixels: `(C, H, W)` in [0, 1].
+        theta: The mean of θ over the layers of the first network with a level for each image; None without one.
+    """
+
+    number: int
+    label: int
+    pixels: Tensor
+    theta: float | None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How one network answers for one image.
+
+    Args:
+        network: The network.
+        chances: Probabilities at the angle, `(classes,)`.
+        curve: Probabilities at evenly spaced angles from 0 on, `(steps, classes)`.
+        theta: Layer → share of the circle in use at the angle.
+        weights: Layer → weight of every element at the angle.
+    """
+
+    network: Network
+    chances: Tensor
+    curve: Tensor
+    theta: dict[str, float]
+    weights: dict[str, list[float]]
+
+
+def open_networks(paths: Sequence[Path], device: torch.device) -> tuple[list[Network], TrainConfig | None]:
+    """Load the networks of runs, which must have the same classes and take the same images.
+
+    Args:
+        paths: Folders of runs, or weights files.
+        device: Where to put the networks.
+
+    Returns:
+        The networks, and the settings of the first run if they are known.
+    """
+    networks: list[Network] = []
+    config = None
+    for path in paths:
+        weights = chosen_weights(path)
+        model, card = load_model(weights)
+        if not networks:
+            config = read_settings(weights)
+        name = path.name if path.is_dir() else path.stem
+        while any(network.name == name for network in networks):
+            name += "′"
+        shared = isinstance(card.model.level, Shared)
+        about = "one level for all images" if shared else "a level for each image"
+        about = "full group" if card.model.level.is_full else about
+        found = symmetry(card.model)
+        if elements_of(card.model) == (1, 1):
+            about = "ordinary network"
+        # An ordinary network moves as the others do; a product moves by its rotations.
+        kind: Kind = "hue" if found == "hue" else "rotation"
+        if found == "none" and networks:
+            kind = networks[0].kind
+        networks.append(Network(name, model.to(device).eval(), card, kind, about))
+    first = networks[0]
+    for other in networks[1:]:
+        for what, one, two in (
+            ("classes", first.card.classes, other.card.classes),
+            ("image size", first.card.size, other.card.size),
+            ("channels", first.card.channels, other.card.channels),
+            ("symmetry", first.kind, other.kind),
+        ):
+            if one != two:
+                raise UserError(f"cannot compare {first.name} and {other.name}: they differ in {what}")
+    return networks, config
+
+
+@dataclass
+class Inspector:
+    """Networks that take the same images, and some test images. Thread-safe."""
+
+    networks: list[Network]
+    samples: list[Sample] = field(default_factory=list)
+    note: str = ""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def card(self) -> Card:
+        return self.networks[0].card
+
+    @property
+    def kind(self) -> Kind:
+        return self.networks[0].kind
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.networks[0].model.parameters()).device
+
+    def add_samples(self, dataset: Dataset, advance: Callable[[int], None] = lambda _: None) -> None:
+        """Add test images, taking one of each class in turn, and read their θ.
+
+        Args:
+            dataset: What the networks were trained on.
+            advance: Called with the number of images after each batch.
+        """
+        card = self.card
+        if dataset.classes != card.classes or dataset.channels != card.channels or dataset.size != card.size:
+            self.note = f"No test images: {dataset.name} differs from what the network was trained on."
+            return
+        split = dataset.test if len(dataset.test) else dataset.validation
+        chosen = _by_turns(split.labels, SAMPLES)
+        images, labels = split.images[chosen], split.labels[chosen].tolist()
+        theta: list[float | None] = [None] * len(labels)
+        owner = next((network for network in self.networks if levels_of(network.model)), None)
+        if owner is not None:
+            parts = []
+            for part in images.split(128):
+                circles = read_levels(owner.model, part).per_image().circles()
+                parts.append(torch.stack(list(circles.values())).mean(dim=0))
+                advance(len(part))
+            theta = [float(value) for value in torch.cat(parts)]
+        pixels = images.float() / 255
+        self.samples = [Sample(number, label, pixels[number], theta[number]) for number, label in enumerate(labels)]
+
+    def gallery(self, order: Order, label: int | None, offset: int, limit: int) -> tuple[list[Sample], int]:
+        """Return a part of the test images.
+
+        Args:
+            order: Narrowest or widest window first, or the original order.
+            label: Only this class. None: all classes.
+            offset: Images to skip.
+            limit: Images to return at most.
+
+        Returns:
+            The images, and how many there are in total.
+        """
+        chosen = [sample for sample in self.samples if label is None or sample.label == label]
+        if order != "original":
+            chosen.sort(key=lambda s: (s.theta is None, (s.theta or 0.0) * (1 if order == "narrow" else -1)))
+        return chosen[offset : offset + limit], len(chosen)
+
+    def moved(self, pixels: Tensor, degrees: Tensor) -> Tensor:
+        """Move an image `(C, H, W)` in [0, 1] to angles `(A,)` in degrees: `(A, C, H, W)`."""
+        moves = moves_of(self.kind)
+        return moves.move(pixels.expand(len(degrees), -1, -1, -1), degrees * (moves.whole / 360))
+
+    @torch.inference_mode()
+    def inspect(self, pixels: Tensor, angle: float, names: Sequence[str], steps: int) -> tuple[Tensor, list[Seen]]:
+        """Show a moved image to networks.
+
+        Args:
+            pixels: `(C, H, W)` in [0, 1].
+            angle: In degrees.
+            names: Names of the networks.
+            steps: Number of places on the curve around the circle.
+
+        Returns:
+            The moved image `(C, H, W)`, and the answers.
+        """
+        degrees = torch.tensor([angle % 360.0, *(360 * step / steps for step in range(steps))])
+        images = self.moved(pixels, degrees)
+        found = []
+        with self._lock:
+            for network in self.networks:
+                if network.name in names:
+                    seen = read_levels(network.model, images)
+                    chances = seen.logits.double().softmax(dim=1)
+                    theta = {layer: float(values[0]) for layer, values in seen.circles().items()}
+                    weights = {layer: values[0].tolist() for layer, values in seen.marginals().items()}
+                    found.append(Seen(network, chances[0], chances[1:], theta, weights))
+        return images[0], found
+
+
+def load_samples(inspector: Inspector, config: TrainConfig | None, directory: Path | None) -> None:
+    """Load the test images of a run, or leave a note that says why there are none.
+
+    Args:
+        inspector: Gets the images or the note.
+        config: Settings of the run, if they are known.
+        directory: Directory of the published files.
+    """
+    if config is None:
+        inspector.note = "No test images, because a weights file does not name its data: drop an image on the page."
+        return
+    try:
+        inspector.add_samples(load(config.data, directory or config.data_dir))
+    except UserError as error:
+        inspector.note = f"No test images: {error}"
+
+
+def levels_of(model: nn.Module) -> list[str]:
+    """Return the names of the layers with a level for each image."""
+    return [
+        str(getattr(layer, "name", path))
+        for path, layer in model.named_modules()
+        if isinstance(level := getattr(layer, "level", None), Level)
+        and not (level.is_full or isinstance(level, SharedLevel))
+    ]
+
+
+def _by_turns(labels: Tensor, count: int) -> Tensor:
+    """Indices of up to `count` images: the first of every class, the second of every class, …"""
+    order = torch.argsort(labels, stable=True)
+    rank = torch.zeros_like(labels)
+    for label in labels.unique():
+        members = order[labels[order] == label]
+        rank[members] = torch.arange(len(members))
+    return torch.argsort(rank * (int(labels.max()) + 1) + labels)[:count]

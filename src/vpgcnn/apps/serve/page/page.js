@@ -1,0 +1,383 @@
+"use strict";
+// One view: an image to move, the answers of the networks, and a gallery. The address holds the state.
+
+const byId = id => document.getElementById(id);
+const state = { sample: null, angle: 0, label: "", order: "original", offset: 0, upload: null, invert: false };
+const LIMIT = 24, STEPS = 36;
+const COLORS = ["--one", "--two", "--three", "--four"], DASHES = ["solid", "dash", "dot", "dashdot"];
+let models = [], curve = null, timer = null;
+// Numbers of the latest image, question and gallery: answers to earlier ones are dropped.
+let image = 0, asked = 0, listed = 0;
+let pending = 0;
+
+// Count what the page waits for: assistive technology and tests can see when it is done.
+function count(change) {
+  pending += change;
+  document.body.dataset.busy = pending;
+  byId("networks").setAttribute("aria-busy", pending > 0);
+}
+
+async function counted(work) {
+  count(1);
+  try { return await work(); } finally { count(-1); }
+}
+
+// ------------------------------------------------------------ the server
+
+async function ask(path, options) {
+  const answer = await fetch(path, options);
+  const data = await answer.json().catch(() => ({}));
+  if (answer.ok) return data;
+  const detail = Array.isArray(data.detail) ? data.detail.map(each => each.msg).join("; ") : data.detail;
+  const error = new Error(detail || `the server answered ${answer.status}`);
+  error.status = answer.status;
+  throw error;
+}
+
+function notify(text) { byId("message").textContent = text; }
+
+function question(steps, upload) {
+  const request = { angle: state.angle, steps, invert: Boolean(upload) && state.invert };
+  if (upload) request.image = upload.data; else request.sample = state.sample;
+  return ask("api/inspect", {
+    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(request),
+  });
+}
+
+// Ask about the image at the current angle, and for the curve unless it is known.
+async function inspect() {
+  if (state.sample !== null || state.upload) await counted(inspectNow);
+}
+
+async function inspectNow() {
+  const mine = ++asked, own = image;
+  try {
+    const found = await question(curve ? 0 : STEPS, state.upload);
+    if (own !== image) return;  // another image was chosen
+    if (found.places.length) { curve = found; await drawCurve(); }
+    if (mine !== asked) return;  // it was moved in the meantime
+    notify("");
+    show(found);
+  } catch (error) {
+    if (own !== image || mine !== asked) return;
+    if (error.status === 429) { soon(400); return; }
+    notify(error.message);
+  }
+}
+
+function soon(wait) {
+  if (timer === null) count(1); else clearTimeout(timer);
+  timer = setTimeout(() => {
+    timer = null;
+    inspect().finally(() => count(-1));
+  }, wait);
+}
+
+// Another image, or the same one inverted: forget what is known.
+function renew() {
+  image += 1;
+  curve = null;
+  return inspect();
+}
+
+// ------------------------------------------------------------ the view
+
+function make(tag, attributes = {}, ...children) {
+  const svg = ["svg", "path", "circle", "line", "text"].includes(tag);
+  const element = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+// A place on a circle: 0° is up, counter-clockwise as images turn.
+function place(degrees, radius) {
+  const angle = degrees * Math.PI / 180;
+  return [-radius * Math.sin(angle), -radius * Math.cos(angle)].map(value => value.toFixed(2));
+}
+
+function arc(radius, half) {
+  const [x1, y1] = place(half, radius), [x2, y2] = place(-half, radius);
+  return `M ${x1} ${y1} A ${radius} ${radius} 0 ${half > 90 ? 1 : 0} 1 ${x2} ${y2}`;
+}
+
+function drawRing() {
+  const ring = byId("ring");
+  ring.replaceChildren();
+  if (models[0].moves === "hue") {
+    for (let step = 0; step < 72; step++) {
+      const [x1, y1] = place(step * 5, 98), [x2, y2] = place(step * 5 + 5.4, 98);
+      ring.append(make("path", { d: `M ${x1} ${y1} A 98 98 0 0 0 ${x2} ${y2}`, fill: "none",
+        stroke: `hsl(${step * 5} 80% 55%)`, "stroke-width": 14 }));
+    }
+  } else {
+    ring.append(make("circle", { r: 98, class: "track" }));
+    for (let degrees = 0; degrees < 360; degrees += 30) {
+      const [x1, y1] = place(degrees, 91), [x2, y2] = place(degrees, 105);
+      ring.append(make("line", { x1, y1, x2, y2, stroke: "var(--soft)" }));
+    }
+  }
+  const [x, y] = place(state.angle, 98);
+  ring.append(make("circle", { cx: x, cy: y, r: 10, fill: "var(--ground)", stroke: "var(--one)", "stroke-width": 4 }));
+}
+
+function signed(degrees) {
+  const angle = ((degrees % 360) + 360) % 360;
+  return Math.round(angle > 180 ? angle - 360 : angle);
+}
+
+function showAngle() {
+  const angle = signed(state.angle);
+  byId("angle").textContent = `${angle}°`;
+  byId("dial").setAttribute("aria-valuenow", angle);
+  byId("dial").setAttribute("aria-valuetext", `${models[0].moves} by ${angle} degrees`);
+  drawRing();
+  marker();
+}
+
+function level(each) {
+  const svg = make("svg", { viewBox: "-60 -60 120 120", role: "img", "aria-label": `theta ${each.theta.toFixed(2)}` });
+  svg.append(make("circle", { r: 46, class: "track" }));
+  const theta = Math.max(0, Math.min(1, each.theta));
+  if (theta > 0.999) svg.append(make("circle", { r: 46, class: "window" }));
+  else svg.append(make("path", { d: arc(46, 180 * theta), class: "window" }));
+  const weights = each.weights || [];
+  const most = Math.max(...weights, 1e-9);
+  if (weights.length <= 12) weights.forEach((weight, number) => {
+    const [x, y] = place(360 * number / weights.length, 30);
+    svg.append(make("circle", { cx: x, cy: y, r: (1 + 5 * weight / most).toFixed(1), class: "dot" }));
+  });
+  svg.append(make("text", {}, each.theta.toFixed(2)));
+  return make("figure", {}, svg, make("figcaption", {}, each.layer));
+}
+
+function show(found) {
+  byId("picture").src = found.image;
+  byId("what").textContent = state.upload ? state.upload.name : `test image: ${found.label}`;
+  const networks = byId("networks");
+  const boxes = found.networks.map(network => {
+    const info = models.find(model => model.name === network.model);
+    const order = network.probabilities.map((share, number) => [share, info.classes[number]]);
+    order.sort((a, b) => b[0] - a[0]);
+    const bars = order.slice(0, 6).map(([share, name]) => {
+      const fill = make("i");
+      fill.style.width = `${(100 * share).toFixed(1)}%`;
+      return make("div", { class: "bar" }, make("span", { title: name }, name), make("span", {}, fill),
+        make("span", {}, `${(100 * share).toFixed(1)}%`));
+    });
+    const levels = make("div", { class: "levels" }, ...network.levels.map(level));
+    const share = models[0].moves === "hue" ? "hues" : "rotations";
+    const about = network.levels.length
+      ? `θ is the share of all ${share} that a layer uses for this image, as a window around 0°; 1 stands for all of them.`
+      : `${info.about}: it has no level for each image.`;
+    return make("div", { class: "network" }, make("h2", {}, network.model, make("span", { class: "soft small" }, info.about)),
+      make("p", { class: "guess", "aria-live": "polite" }, network.guess), ...bars, levels, make("p", { class: "soft small" }, about));
+  });
+  networks.replaceChildren(...boxes);
+}
+
+function color(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
+
+function drawCurve() {
+  if (!curve || !curve.places.length || typeof Plotly === "undefined") return;
+  const degrees = [...curve.places.map(signed)];
+  const order = degrees.map((_, number) => number).sort((a, b) => degrees[a] - degrees[b]);
+  const closed = degrees.includes(180);
+  const traces = curve.networks.map((network, number) => {
+    const info = models.find(model => model.name === network.model);
+    const start = network.curve[0].indexOf(Math.max(...network.curve[0]));
+    const x = order.map(place => degrees[place]), y = order.map(place => network.curve[place][start]);
+    if (closed) { x.unshift(-180); y.unshift(y[y.length - 1]); }
+    return { x, y, name: `${network.model}: ${info.classes[start]}`, mode: "lines",
+      line: { color: color(COLORS[number]), width: 3, dash: DASHES[number] },
+      hovertemplate: "%{x}°: %{y:.1%}<extra></extra>" };
+  });
+  const axis = { gridcolor: color("--line"), zeroline: false, color: color("--soft") };
+  return Plotly.react("curve", traces, {
+    margin: { l: 46, r: 12, t: 8, b: 40 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    font: { color: color("--ink"), family: "system-ui, sans-serif" }, showlegend: true,
+    legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
+    xaxis: { ...axis, range: [-182, 182], tickvals: [-180, -90, 0, 90, 180], ticksuffix: "°",
+      title: { text: models[0].moves === "hue" ? "hue shift" : "rotation", standoff: 4 } },
+    yaxis: { ...axis, range: [-0.02, 1.02], tickformat: ".0%" }, shapes: [line()],
+  }, { displayModeBar: false, responsive: true });
+}
+
+function line() {
+  const x = signed(state.angle);
+  return { type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line: { color: color("--ink"), width: 2, dash: "dot" } };
+}
+
+function marker() {
+  if (curve && typeof Plotly !== "undefined" && byId("curve").data) Plotly.relayout("curve", { shapes: [line()] });
+}
+
+// ------------------------------------------------------------ the gallery
+
+function gallery() { return counted(galleryNow); }
+
+async function galleryNow() {
+  const mine = ++listed;
+  const query = new URLSearchParams({ order: state.order, offset: state.offset, limit: LIMIT });
+  if (state.label) query.set("label", state.label);
+  try {
+    const found = await ask(`api/samples?${query}`);
+    if (mine !== listed) return [];  // another part was requested
+    if (found.total && state.offset >= found.total) {
+      state.offset = LIMIT * Math.floor((found.total - 1) / LIMIT);
+      remember();
+      return galleryNow();
+    }
+    const buttons = found.samples.map(sample => {
+      const theta = sample.theta === null ? "" : `θ ${sample.theta.toFixed(2)}`;
+      const button = make("button", { type: "button", "aria-pressed": sample.id === state.sample && !state.upload,
+        "data-id": sample.id, "aria-label": `${sample.label} ${theta}` },
+        make("img", { src: sample.image, alt: "" }), sample.label, make("br"), theta);
+      button.addEventListener("click", () => choose(sample.id));
+      return button;
+    });
+    byId("samples").replaceChildren(...buttons);
+    const last = Math.min(state.offset + LIMIT, found.total);
+    byId("count").textContent = found.total ? `${state.offset + 1}–${last} of ${found.total}` : "none";
+    byId("before").setAttribute("aria-disabled", state.offset === 0);
+    byId("after").setAttribute("aria-disabled", last >= found.total);
+    return found.samples;
+  } catch (error) { notify(error.message); return []; }
+}
+
+function page(step) {
+  if (byId(step < 0 ? "before" : "after").getAttribute("aria-disabled") === "true") return;
+  state.offset = Math.max(0, state.offset + step);
+  remember();
+  gallery();
+}
+
+function choose(id) {
+  state.sample = id;
+  state.upload = null;
+  for (const button of byId("samples").children)
+    button.setAttribute("aria-pressed", Number(button.dataset.id) === id);
+  remember();
+  renew();
+}
+
+// ------------------------------------------------------------ the address
+
+function remember() {
+  const words = new URLSearchParams();
+  if (state.sample !== null && !state.upload) words.set("sample", state.sample);
+  if (signed(state.angle)) words.set("angle", signed(state.angle));
+  if (state.label) words.set("label", state.label);
+  if (state.order !== "original") words.set("order", state.order);
+  if (state.offset) words.set("offset", state.offset);
+  history.replaceState(null, "", `#${words}`);
+}
+
+function recall() {
+  const words = new URLSearchParams(location.hash.slice(1));
+  const number = (name, otherwise) => {
+    const value = Number(words.get(name));
+    return words.has(name) && Number.isFinite(value) ? value : otherwise;
+  };
+  state.sample = /^\d{1,9}$/.test(words.get("sample") || "") ? Number(words.get("sample")) : null;
+  state.upload = null;
+  state.angle = number("angle", 0) % 360;
+  state.offset = Math.max(0, Math.floor(number("offset", 0)));
+  state.label = models[0].classes.includes(words.get("label")) ? words.get("label") : "";
+  state.order = ["narrow", "wide"].includes(words.get("order")) ? words.get("order") : "original";
+}
+
+// ------------------------------------------------------------ controls
+
+function turn(angle) {
+  state.angle = signed(angle);
+  showAngle();
+  remember();
+  soon(30);
+}
+
+function point(event) {
+  const box = byId("dial").getBoundingClientRect();
+  const x = event.clientX - box.left - box.width / 2, y = event.clientY - box.top - box.height / 2;
+  if (Math.hypot(x, y) > 0.15 * box.width) turn(Math.atan2(-x, -y) * 180 / Math.PI);
+}
+
+function controls() {
+  const dial = byId("dial");
+  dial.addEventListener("pointerdown", event => { dial.setPointerCapture(event.pointerId); point(event); });
+  dial.addEventListener("pointermove", event => { if (dial.hasPointerCapture(event.pointerId)) point(event); });
+  dial.addEventListener("keydown", event => {
+    const step = { ArrowRight: 5, ArrowUp: 5, ArrowLeft: -5, ArrowDown: -5, PageUp: 45, PageDown: -45 }[event.key];
+    const end = { Home: 0, End: 180 }[event.key];
+    if (step === undefined && end === undefined) return;
+    event.preventDefault();
+    turn(end === undefined ? state.angle + step : end);
+  });
+  byId("file").addEventListener("change", event => {
+    if (event.target.files[0]) take(event.target.files[0]);
+    event.target.value = "";  // the same file can be chosen again
+  });
+  byId("invert").addEventListener("change", event => { state.invert = event.target.checked; if (state.upload) renew(); });
+  for (const name of ["dragenter", "dragover"]) document.addEventListener(name, event => {
+    event.preventDefault();
+    document.body.classList.add("dropping");
+  });
+  document.addEventListener("dragleave", event => { if (!event.relatedTarget) document.body.classList.remove("dropping"); });
+  document.addEventListener("drop", event => {
+    event.preventDefault();
+    document.body.classList.remove("dropping");
+    if (event.dataTransfer.files[0]) take(event.dataTransfer.files[0]);
+  });
+  byId("label").addEventListener("change", event => { state.label = event.target.value; state.offset = 0; remember(); gallery(); });
+  byId("order").addEventListener("change", event => { state.order = event.target.value; state.offset = 0; remember(); gallery(); });
+  byId("before").addEventListener("click", () => page(-LIMIT));
+  byId("after").addEventListener("click", () => page(LIMIT));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCurve);
+  addEventListener("hashchange", start);
+}
+
+function take(file) {
+  if (file.size > 8 * 1024 * 1024) { notify(`${file.name} is larger than 8 MB.`); return; }
+  const reader = new FileReader();
+  reader.onload = () => counted(async () => {
+    const upload = { name: file.name, data: reader.result };
+    try { await question(0, upload); } catch (error) { notify(error.message); return; }  // keep the current image
+    state.upload = upload;
+    for (const button of byId("samples").children) button.setAttribute("aria-pressed", false);
+    remember();
+    await renew();
+  });
+  reader.onerror = () => notify(`${file.name} cannot be read.`);
+  reader.onloadend = () => count(-1);
+  count(1);
+  reader.readAsDataURL(file);
+}
+
+// ------------------------------------------------------------ start
+
+async function start() {
+  recall();
+  byId("label").value = state.label;
+  byId("order").value = state.order;
+  showAngle();
+  const found = await gallery();
+  if (state.sample === null && found.length && !state.upload) state.sample = found[0].id;
+  for (const button of byId("samples").children)
+    button.setAttribute("aria-pressed", Number(button.dataset.id) === state.sample);
+  if (state.sample === null && !state.upload)
+    byId("networks").replaceChildren(make("p", { class: "soft" }, "Drop an image anywhere on the page, or open a file."));
+  await renew();
+}
+
+addEventListener("DOMContentLoaded", async () => {
+  try {
+    const found = await ask("api/models");
+    models = found.models;
+    byId("about").textContent = `${models.map(model => `${model.name} (${model.about})`).join(" and ")}: `
+      + `${models[0].moves === "hue" ? "shift the hue" : "rotate the image"} and watch the answers. ${found.note}`;
+    for (const name of models[0].classes) byId("label").append(make("option", { value: name }, name));
+    controls();
+    await start();
+    document.body.dataset.ready = "yes";
+  } catch (error) { notify(error.message); }
+});

@@ -1,0 +1,134 @@
+"""Requests and answers of the API, version 1."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+__all__ = [
+    "Health",
+    "InspectAnswer",
+    "InspectRequest",
+    "LayerLevel",
+    "ModelInfo",
+    "Models",
+    "NetworkAnswer",
+    "SampleInfo",
+    "Samples",
+]
+
+IMAGE_BYTES = 8 << 20
+"""Largest uploaded image file."""
+STEPS = 72
+"""Largest number of places on a curve."""
+Share = Annotated[float, Field(ge=0, le=1)]
+Picture = Annotated[str, Field(description="a data: URI of a PNG")]
+
+
+class Strict(BaseModel):
+    """A model that refuses unknown fields."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Health(Strict):
+    """The server is running."""
+
+    status: Literal["ok"] = "ok"
+    version: str
+
+
+class ModelInfo(Strict):
+    """A network."""
+
+    name: str
+    about: str = Field(description="its kind of level, in a few words")
+    moves: Literal["rotation", "hue"]
+    classes: list[str]
+    size: int = Field(description="side of its images in pixels")
+    channels: int
+    dataset: str
+    layers: list[str] = Field(description="layers with a level for each image")
+
+
+class Models(Strict):
+    """All networks on the page."""
+
+    api: Literal["1"] = "1"
+    models: list[ModelInfo]
+    note: str = Field(description="a note for the user, such as why there are no test images")
+
+
+class SampleInfo(Strict):
+    """A test image."""
+
+    id: int
+    label: str
+    theta: Share | None = Field(description="share of the circle in use, mean over layers")
+    image: Picture
+
+
+class Samples(Strict):
+    """A part of the gallery."""
+
+    total: int
+    samples: list[SampleInfo]
+
+
+class InspectRequest(Strict):
+    """One image, as the number of a sample or as a file, and how far to move it."""
+
+    model_config = ConfigDict(strict=True)
+    sample: int | None = Field(None, ge=0, le=2**31, description="id of a sample")
+    image: str | None = Field(
+        None,
+        max_length=IMAGE_BYTES * 4 // 3 + 100,
+        description="a PNG, JPEG, WebP, BMP or GIF file in base64, or a data: URI of one",
+    )
+    angle: float = Field(
+        0.0, ge=-1e6, le=1e6, allow_inf_nan=False, description="in degrees; a hue shift of 360° is none"
+    )
+    steps: int = Field(
+        36, ge=0, le=STEPS, description="number of places on the curve, evenly spaced from 0°; 0: no curve"
+    )
+    models: list[Annotated[str, Field(max_length=200)]] | None = Field(
+        None, max_length=8, description="names of networks; all by default"
+    )
+    invert: bool = Field(False, description="invert light and dark first")
+
+    @model_validator(mode="after")
+    def _one_image(self) -> InspectRequest:
+        if (self.sample is None) == (self.image is None):
+            raise ValueError("set either sample or image")
+        return self
+
+
+class LayerLevel(Strict):
+    """The level of a layer for this image at this angle."""
+
+    layer: str
+    theta: float = Field(description="share of the circle in use, or the parameter of another family")
+    weights: list[float] | None = Field(description="weight of every element of the group; they sum to 1")
+
+
+class NetworkAnswer(Strict):
+    """The answer of one network."""
+
+    model: str
+    guess: str
+    probabilities: list[Share] = Field(description="at the angle, in the order of the classes")
+    curve: list[list[Share]] = Field(description="probability of every class at each place on the curve")
+    levels: list[LayerLevel]
+
+
+class InspectAnswer(Strict):
+    """The answers of all networks."""
+
+    api: Literal["1"] = "1"
+    angle: float
+    places: list[float] = Field(description="places on the curve, in degrees")
+    image: Picture = Field(description="the moved image, as the networks see it")
+    label: str | None = Field(description="class of a sample")
+    networks: list[NetworkAnswer]
+    milliseconds: float

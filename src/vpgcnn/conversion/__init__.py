@@ -1,0 +1,6 @@
+"""Conversion of an ordinary classifier to a group: views of an image as one batch, and convolutions that mix them."""
+
+from vpgcnn.conversion.mixing import MixedConv2d
+from vpgcnn.conversion.network import Converted, convert
+
+__all__ = ["Converted", "MixedConv2d", "convert"]

@@ -1,1 +1,0 @@
-"""Is a classifier sensitive to rotation or hue, for which images, and is that right? Of any classifier."""

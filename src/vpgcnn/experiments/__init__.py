@@ -1,1 +1,0 @@
-"""Experiments: arms and seeds of a comparison, run one after the other and written to one result."""

@@ -1,0 +1,1 @@
+"""Experiments with the layers: networks, data, training, measurements of runs, and reports."""

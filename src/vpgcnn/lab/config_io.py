@@ -1,0 +1,143 @@
+"""Configurations to JSON and back, and files that are replaced as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import types
+import typing
+from pathlib import Path
+from typing import Any, TypeVar
+
+from vpgcnn.errors import UserError
+from vpgcnn.lab import specs
+
+__all__ = ["from_json", "read_json", "to_json", "write_bytes", "write_json"]
+
+T = TypeVar("T")
+
+
+def to_json(config: Any) -> dict[str, Any]:
+    """A configuration as plain data for JSON; groups, levels and kernels become text."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple(specs.KINDS)):
+            return specs.text(value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return {part.name: plain(getattr(value, part.name)) for part in dataclasses.fields(value)}
+        if isinstance(value, tuple | list):
+            return [plain(item) for item in value]
+        return str(value) if isinstance(value, Path) else value
+
+    data: dict[str, Any] = plain(config)
+    return data
+
+
+def from_json(kind: type[T], data: Any, where: str = "config") -> T:
+    """The configuration that plain data describe.
+
+    Args:
+        kind: The dataclass to make.
+        data: What `to_json` returned; fields that are missing take their defaults.
+        where: Name of the data in error messages.
+
+    Raises:
+        UserError: If a field is unknown, missing or has a wrong value; the message names it.
+    """
+    if not isinstance(data, dict):
+        raise UserError(f"{where} must be an object with fields, got {data!r}")
+    hints = typing.get_type_hints(kind)
+    parts = {part.name for part in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(set(data) - parts)
+    if unknown:
+        raise UserError(f"{where} has no field {unknown[0]!r}: choose from {', '.join(sorted(parts))}")
+    needed = [
+        part.name
+        for part in dataclasses.fields(kind)  # type: ignore[arg-type]
+        if part.default is dataclasses.MISSING and part.default_factory is dataclasses.MISSING
+    ]
+    missing = [name for name in needed if name not in data]
+    if missing:
+        raise UserError(f"{where} lacks the field {missing[0]!r}")
+    values = {name: _value(hints[name], value, f"{where}.{name}") for name, value in data.items()}
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise UserError(f"{where}: {error}") from error
+
+
+def _value(kind: Any, value: Any, where: str) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind in specs.KINDS:
+        if not isinstance(value, str):
+            raise UserError(f"{where} must be a text such as 'SO2(8)', got {value!r}")
+        try:
+            return specs.parse(value, kind)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from error
+    if dataclasses.is_dataclass(kind):
+        return from_json(typing.cast("type[Any]", kind), value, where)
+    if origin in (typing.Union, types.UnionType):
+        return _one_of(arguments, value, where)
+    if origin is typing.Literal:
+        if value not in arguments:
+            raise UserError(f"{where} must be one of {', '.join(map(str, arguments))}, got {value!r}")
+        return value
+    if origin is tuple and isinstance(value, list):
+        return tuple(_value(arguments[0], item, where) for item in value)
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(kind, type) and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+        return value
+    raise UserError(f"{where} must be {getattr(kind, '__name__', kind)}, got {value!r}")
+
+
+def _one_of(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    named = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
+    if len(named) == 1 and isinstance(value, dict):
+        return from_json(typing.cast("type[Any]", named[0]), value, where)
+    if named and isinstance(value, dict):
+        names = {typing.get_args(typing.get_type_hints(kind)["name"])[0]: kind for kind in named}
+        chosen = value.get("name", next(iter(names)))
+        if chosen not in names:
+            raise UserError(f"{where}.name must be one of {', '.join(names)}, got {chosen!r}")
+        return from_json(typing.cast("type[Any]", names[chosen]), value, where)
+    return _value(next(kind for kind in kinds if kind is not type(None)), value, where)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file under a temporary name, then rename it, so that it is never half written."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with scratch.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        scratch.replace(path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            scratch.unlink(missing_ok=True)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write plain data as a JSON file."""
+    write_bytes(path, (json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """Read plain data from a JSON file; the message of an error names the file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from error

@@ -1,0 +1,159 @@
+"""The datasets by name, and `load`, which finds them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from vpgcnn.errors import UserError
+from vpgcnn.lab.data import cifar, colormnist, flowers, folder, mnist, ranges, turn_hue
+from vpgcnn.lab.data.base import Dataset
+from vpgcnn.lab.data.config import DataConfig
+from vpgcnn.lab.data.files import VARIABLE, Archive, PublishedFile, data_directory
+
+__all__ = ["DATASETS", "PLUGIN_GROUP", "DatasetEntry", "get_entry", "load", "register"]
+
+PLUGIN_GROUP = "vpgcnn.datasets"
+"""The entry-point group in which an installed package announces its datasets."""
+
+
+@dataclass(frozen=True)
+class DatasetEntry:
+    """How to load a dataset, and which files it needs.
+
+    Args:
+        load: A function from the settings and the data directory to the dataset. The same settings must always give
+            the same images.
+        files: The files to download and verify; empty if the dataset is generated.
+        archive: The archive that holds the files, if there is one.
+        about: One line for `vpgcnn datasets`.
+    """
+
+    load: Callable[[DataConfig, Path], Dataset]
+    files: Sequence[PublishedFile] = ()
+    archive: Archive | None = None
+    about: str = ""
+
+
+DATASETS: dict[str, DatasetEntry] = {
+    "mnist": DatasetEntry(mnist.load_mnist, mnist.FILES, None, "70,000 handwritten digits"),
+    "mnist67-180": DatasetEntry(
+        mnist.load_mnist67, mnist.FILES, None, "6s and 7s, upright and rotated by 180°: a 6 becomes a 9, a 7 stays a 7"
+    ),
+    "mnist-ranges": DatasetEntry(
+        ranges.load_ranges, mnist.FILES, None, "4s and 7s in three sizes, which determine how far each may rotate"
+    ),
+    "mnist-turn-hue": DatasetEntry(
+        turn_hue.load_turn_hue, mnist.FILES, None, "coloured digits, some of which may rotate, change hue, or both"
+    ),
+    "colormnist-lt": DatasetEntry(
+        colormnist.load_long_tailed, mnist.FILES, None, "red, green and blue digits, 30 classes of 1 to 150 images"
+    ),
+    "colormnist": DatasetEntry(
+        colormnist.load_balanced, mnist.FILES, None, "red, green and blue digits, 30 classes of the same size"
+    ),
+    "flowers102": DatasetEntry(
+        flowers.load_flowers, flowers.FILES, flowers.ARCHIVE, "8,189 photographs of 102 flowers, at any resolution"
+    ),
+    "cifar10": DatasetEntry(
+        cifar.load_cifar10, cifar.FILES10, cifar.ARCHIVE10, "60,000 small photographs in 10 classes"
+    ),
+    "cifar100": DatasetEntry(
+        cifar.load_cifar100, cifar.FILES100, cifar.ARCHIVE100, "60,000 small photographs in 100 classes"
+    ),
+}
+"""The registered datasets. Add one with `register`."""
+
+
+def register(name: str, entry: DatasetEntry) -> None:
+    """Add a dataset, so that `load` and all commands find it by its name.
+
+        >>> register("blobs", DatasetEntry(load_blobs, about="bright spots on black"))  # doctest: +SKIP
+
+    A program calls `register` before `load`. The command `vpgcnn` finds a dataset that an installed package announces
+    as an entry point; the module `blobs` calls `register("blobs", …)` when it is imported:
+
+        [project.entry-points."vpgcnn.datasets"]
+        blobs = "blobs"
+
+    Args:
+        name: The value of `DataConfig.name`. A registered name takes precedence over a folder of the same name.
+        entry: How to load the dataset. An entry with the same function may be registered again; it then replaces the
+            first one.
+
+    Raises:
+        UserError: If the name is taken by another function.
+    """
+    taken = DATASETS.get(name)
+    if taken is not None and taken.load is not entry.load:
+        function = f"{taken.load.__module__}.{getattr(taken.load, '__qualname__', taken.load)}"
+        raise UserError(f"the dataset name {name!r} is taken by {function}: choose another name")
+    DATASETS[name] = entry
+
+
+def get_entry(name: str) -> DatasetEntry:
+    """Return the registered dataset of this name; installed plug-ins are imported if needed.
+
+    Raises:
+        UserError: If there is no such dataset.
+    """
+    found = _find_entry(name)
+    if found is None:
+        raise UserError(f"unknown dataset {name!r}: choose from {', '.join(DATASETS)}")
+    return found
+
+
+def load(config: DataConfig, directory: Path | None = None) -> Dataset:
+    """Load a dataset into memory.
+
+    Args:
+        config: `name` is a registered name, or the path of an image folder or .npz file.
+        directory: The data directory; None stands for VPGCNN_DATA or the user's cache, see `data_directory`.
+
+    Returns:
+        The dataset, with at most `config.limit` training images and with their mean and standard deviation.
+
+    Raises:
+        UserError: If the name is unknown, or if files are missing or damaged.
+    """
+    entry = _find_entry(config.name)
+    if entry is not None:
+        root = data_directory(directory)
+        if (directory is not None or os.environ.get(VARIABLE)) and not root.is_dir():
+            origin = "" if directory is not None else f" (from {VARIABLE})"
+            raise UserError(
+                f"there is no data directory {directory or root}{origin}: choose another one, or create it with "
+                f"`vpgcnn datasets fetch {config.name} --data-dir {directory or root}`"
+            )
+        dataset = entry.load(config, root)
+    else:
+        path = _to_path(config.name)
+        if path.is_dir():
+            dataset = folder.load_folder(config, path)
+        elif path.suffix == ".npz" and path.is_file():
+            dataset = folder.load_arrays(config, path)
+        else:
+            names = ", ".join(DATASETS)
+            raise UserError(f"unknown dataset {config.name!r}: choose from {names}, or give an image folder or .npz")
+    return dataset.subsample(config.limit, config.seed)
+
+
+def _find_entry(name: str) -> DatasetEntry | None:
+    if name not in DATASETS:
+        for plugin in entry_points(group=PLUGIN_GROUP, name=name):
+            plugin.load()
+            if name not in DATASETS:
+                raise UserError(f"the plug-in {plugin.value} does not register the dataset {name!r} that it announces")
+    return DATASETS.get(name)
+
+
+def _to_path(name: str) -> Path:
+    try:
+        path = Path(name).expanduser()
+        path.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, an unknown user, a null byte
+        raise UserError(f"{name[:80]!r} is neither a dataset nor a path: {error}") from error
+    return path

@@ -1,0 +1,1 @@
+"""Training that can stop anywhere and continues exactly where it stopped."""

@@ -1,0 +1,90 @@
+"""The settings of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from vpgcnn.lab.data.config import DataConfig
+from vpgcnn.lab.networks.config import AugmenterConfig, ModelConfig, SE2Config
+from vpgcnn.objective import Band, DualWeight, KlSchedule
+
+__all__ = ["OBJECTIVES", "Objective", "OptimiserConfig", "TrainConfig", "settled"]
+
+Objective = KlSchedule | DualWeight | Band
+"""Where λ comes from; `name` says which: schedule, dual or band."""
+OBJECTIVES: dict[str, type[Objective]] = {"schedule": KlSchedule, "dual": DualWeight, "band": Band}
+"""The same by name."""
+
+
+@dataclass(frozen=True)
+class OptimiserConfig:
+    """The optimiser of one group of parameters."""
+
+    kind: Literal["adamw", "adam", "sgd"] = "adamw"
+    """The optimiser (sgd: momentum 0.9)."""
+    lr: float = 1e-3
+    """Highest learning rate."""
+    weight_decay: float = 1e-3
+    """Weight decay."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One run: data, network, objective, optimisers."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=SE2Config)
+    augmenter: AugmenterConfig = field(default_factory=AugmenterConfig)
+    """Random moves before the network: the baselines Augerino and InstaAug, and averages at test time."""
+    objective: Objective = KlSchedule()
+    """Training minimises nll + λ·kl; this says where λ comes from."""
+    balance: float = 0.0
+    """For long tails: 1 trains for a test in which all classes are equally frequent, 0 for one like the training."""
+    optimiser: OptimiserConfig = OptimiserConfig()
+    """Optimiser of the network's weights."""
+    level_optimiser: OptimiserConfig = OptimiserConfig(weight_decay=0.0)
+    """Optimiser of the levels: encoders and shared windows."""
+    epochs: int = 10
+    """Passes over the training images."""
+    batch_size: int = 64
+    """Images per step, over all processes together: the run is the same with any number of processes."""
+    warmup: float = 0.1
+    """Share of the training in which learning rates rise; they then fall along a cosine."""
+    final: float = 0.0
+    """Learning rate at the end, as a share of the highest."""
+    clip: float = 0.0
+    """Largest norm of the gradient; 0 for no clipping."""
+    precision: Literal["no", "bf16", "fp16"] = "no"
+    """Mixed precision."""
+    select: Literal["accuracy", "nll", "last"] = "accuracy"
+    """Which epoch is tested: best validation accuracy (the later of equals), lowest validation nll, or the last."""
+    start_from: Path | None = None
+    """A run's folder or a weights file whose weights to start from, instead of random ones."""
+    seed: int = 0
+    """Seed of the initial weights, the order of images and every random choice."""
+    data_dir: Path | None = None
+    """Directory of the published files; by default $VPGCNN_DATA, or the user's cache."""
+    device: Literal["auto", "cpu"] = "auto"
+    """auto: a GPU if there is one."""
+    threads: int = 0
+    """CPU threads; 0 leaves the choice to torch."""
+    save_seconds: float = 60.0
+    """Seconds between two saves of the state to resume from; it is also saved after each epoch."""
+    log_steps: int = 50
+    """Steps between two lines of metrics; 0 for one line per epoch only."""
+    watch: int = 0
+    """Record the weights of every level for this many validation images after each epoch."""
+
+
+def settled(config: TrainConfig) -> TrainConfig:
+    """The same run with every setting that has no effect at its default.
+
+    Without an augmenter its settings have none; nor has the optimiser of levels where there is no level to learn.
+    """
+    if config.augmenter.kind == "none":
+        config = replace(config, augmenter=AugmenterConfig())
+    if config.model.level.is_full and config.augmenter.kind in ("none", "fixed", "policy"):
+        config = replace(config, level_optimiser=TrainConfig().level_optimiser)
+    return config

@@ -1,0 +1,37 @@
+"""How much of the group a layer uses: levels, the families they learn and the distributions they return."""
+
+from vpgcnn.levels.distributions import Distribution, WindowDistribution
+from vpgcnn.levels.encoder import InvariantEncoder
+from vpgcnn.levels.families import Family, GumbelSoftmax, RankedSoftmax, ReparametrizedWindow, SampledWindow, Window
+from vpgcnn.levels.level import (
+    Fixed,
+    Full,
+    Level,
+    LevelSpec,
+    Shared,
+    SharedLevel,
+    Variational,
+    VariationalLevel,
+    set_progress,
+)
+
+__all__ = [
+    "Distribution",
+    "Family",
+    "Fixed",
+    "Full",
+    "GumbelSoftmax",
+    "InvariantEncoder",
+    "Level",
+    "LevelSpec",
+    "RankedSoftmax",
+    "ReparametrizedWindow",
+    "SampledWindow",
+    "Shared",
+    "SharedLevel",
+    "Variational",
+    "VariationalLevel",
+    "Window",
+    "WindowDistribution",
+    "set_progress",
+]

@@ -1,0 +1,181 @@
+"""The invariant encoder e_φ: from a feature to the parameters of a level, the same for every pose of the image."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vpgcnn._ops.autograd import Function
+from vpgcnn._ops.distributed import is_distributed, sum_over_processes
+from vpgcnn._ops.precision import full_precision
+from vpgcnn.errors import NotFiniteError
+from vpgcnn.features import GroupFeature
+from vpgcnn.groups import Group, neighbour_index
+
+__all__ = ["InvariantEncoder", "Standardise"]
+
+
+class Standardise(nn.BatchNorm1d):
+    """Batch norm without parameters: mean 0 and variance 1 over images.
+
+    A training batch of one image is normalised by the running statistics. After `nn.synchronise(model)`
+    the statistics are those of all processes.
+
+    Args:
+        channels: Columns of the input.
+    """
+
+    synchronised = False
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, affine=False)
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        """Standardise `(B, C)` over images."""
+        if self.training and self.synchronised and is_distributed():
+            return self._together(input)
+        if self.training and input.shape[0] < 2:
+            return F.batch_norm(input, self.running_mean, self.running_var, eps=self.eps)
+        out: Tensor = super().forward(input)
+        return out
+
+    def _together(self, pooled: Tensor) -> Tensor:
+        images = sum_over_processes(pooled.new_tensor(float(pooled.shape[0])))
+        mean = sum_over_processes(pooled.sum(dim=0)) / images
+        var = sum_over_processes((pooled - mean).square().sum(dim=0)) / images
+        with torch.no_grad():
+            self.num_batches_tracked.add_(1)
+            self.running_mean.lerp_(mean, self.momentum or 0.0)
+            self.running_var.lerp_(var * images / (images - 1), self.momentum or 0.0)
+        return (pooled - mean) * (var + self.eps).rsqrt()
+
+
+def _sums(values: Tensor, dtype: torch.dtype, *, relu: bool) -> Tensor:
+    """Sum each map of values `(B, C, G, H, W)`, or its ReLU, over positions: `(B, C·G)`."""
+    # With channels and elements in one axis, the gradient has the memory layout of the map.
+    maps = values.flatten(1, 2)
+    if relu and maps.device.type == "cpu" and not torch.compiler.is_compiling():
+        found: Tensor = _RectifiedSum.apply(maps, dtype)
+        return found
+    return (F.relu(maps) if relu else maps).sum(dim=(-2, -1), dtype=dtype)
+
+
+class _RectifiedSum(Function):
+    """The sum of a ReLU over positions, `(B, C, H, W)` → `(B, C)`, without storing the ReLU's output."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(maps: Tensor, dtype: torch.dtype) -> Tensor:
+        few = max(1, 2**18 // max(1, maps[:1].numel()))
+        return torch.cat([F.relu(some).sum(dim=(-2, -1), dtype=dtype) for some in maps.split(few)])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (maps,) = ctx.saved_tensors
+        spread = grads[0].to(maps.dtype)[..., None, None].expand_as(maps)
+        return torch.ops.aten.threshold_backward(spread, maps, 0), None
+
+
+class InvariantEncoder(nn.Module):
+    """Invariant: e(L_g f) = e(f) for every g in the group (on the grid, for continuous groups).
+
+    The paper's light encoder: mean over positions, two 1-D convolutions over the group, mean over the
+    group, one linear layer. For a finite group the first convolution sees the neighbours of each element
+    (on a circle it is a circular convolution of size 3); elements of a continuous group have no nearest
+    neighbours, so both convolutions are pointwise. Both means weight the elements.
+
+    The input of the linear layer is standardised over images, because images differ little in pooled
+    features: without it, all of them keep the same level for a long time. The activation is SiLU, because
+    pooled features are similar for all images at the start: a ReLU could be off for all of them and never
+    learn.
+
+    Args:
+        group: The feature's group.
+        channels: The feature's channels.
+        start: `(P,)`, the output at the start of training.
+        hidden: Width of the encoder; None for as many as `channels`.
+    """
+
+    neighbours: Tensor | None
+
+    def __init__(self, group: Group, channels: int, start: Tensor, hidden: int | None = None) -> None:
+        super().__init__()
+        if channels < 1:
+            raise ValueError(f"channels must be at least 1, got {channels}")
+        hidden = channels if hidden is None else hidden
+        if hidden < 1:
+            raise ValueError(f"width must be at least 1, got {hidden}")
+        index = None if group.order is None else neighbour_index(group)
+        taps = 1 if index is None else index.shape[0]
+        # Neighbours are gathered by a product with a 0/1 matrix `(G·S, G)`: fast forward and backward.
+        picks = None if index is None else F.one_hot(index.t().flatten(), index.shape[1]).to(start.dtype)
+        self.register_buffer("neighbours", picks, persistent=False)
+        self.first = nn.Linear(channels * taps, hidden)
+        self.second = nn.Linear(hidden, hidden)
+        self.standardise = Standardise(hidden)
+        self.linear = nn.Linear(hidden, start.numel())
+        for layer in (self.first, self.second):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)
+        nn.init.normal_(self.linear.weight, std=0.05 * hidden**-0.5)
+        with torch.no_grad():
+            self.linear.bias.copy_(start)
+
+    def forward(self, feature: GroupFeature, *, relu: bool = False) -> Tensor:
+        """Compute the raw parameters of a level.
+
+        Args:
+            feature: values `(B, C, G, H, W)`.
+            relu: Whether to apply a ReLU to the values first.
+
+        Returns:
+            Raw parameters `(B, P)`.
+        """
+        with full_precision(feature.device):
+            # The mean as a sum: its gradient is divided before it is expanded over the map, not after.
+            positions = feature.shape[-2] * feature.shape[-1]
+            sums = _sums(feature.values, self.linear.weight.dtype, relu=relu)
+            x = sums.unflatten(1, feature.shape[1:3]).transpose(1, 2) / positions  # B G C
+            share = None if feature.weights is None else feature.weights.to(x.dtype).unsqueeze(-1)
+            if share is not None:
+                x = x * (share * share.shape[1])
+            if self.neighbours is not None:
+                count = self.neighbours.shape[1]
+                if x.shape[1] != count:
+                    raise ValueError(f"expected {count} elements, got {x.shape[1]}")
+                x = torch.matmul(self.neighbours, x).reshape(x.shape[0], count, self.first.in_features)  # B G S·C
+            x = F.silu(self.first(x))
+            x = F.silu(self.second(x))
+            pooled = x.mean(dim=1) if share is None else (x * share).sum(dim=1)
+            raw: Tensor = self.linear(self._standardised(pooled))
+            return raw
+
+    def _standardised(self, pooled: Tensor) -> Tensor:
+        """Standardise `(B, C)` over images; refuse NaN and infinity."""
+        # Checked on the CPU only: reading values of another device would wait for it.
+        visible = pooled.device.type == "cpu" and not torch.compiler.is_compiling() and not _is_transformed(pooled)
+        if visible and not math.isfinite(pooled.detach().sum()):
+            # Raise before the running statistics are updated: they would not recover.
+            image = int((~pooled.isfinite()).any(dim=1).nonzero()[0])
+            raise NotFiniteError(
+                f"the input of a level is not finite: image {image} of {len(pooled)} has NaN or infinity"
+            )
+        out: Tensor = self.standardise(pooled)
+        return out
+
+
+def _is_transformed(tensor: Tensor) -> bool:
+    """Whether the values of a tensor cannot be read: inside `torch.func` transforms, or without data."""
+    return type(tensor) is not Tensor or torch._C._functorch.is_functorch_wrapped_tensor(tensor)

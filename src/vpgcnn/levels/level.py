@@ -1,0 +1,303 @@
+"""Levels: how much of the group a layer uses.
+
+    >>> LiftConv2d(1, 10, 7, SO2(8), level=Variational(Window(initial=0.5)))
+
+A level is given to a layer as a value, `Full()`, `Shared()` or `Variational()`; the layer builds the module from it
+that looks at a feature and returns q(u|f):
+
+    >>> level = Variational().build(SO2(8), channels=16)
+    >>> q = level(feature)
+    >>> q.theta, q.kl()                       # one for each image
+
+From the least to the most aware of the image: `Full` (the whole group, a G-CNN), `Shared` (one learned level for
+all images, Partial G-CNN), `Variational` (one level for each image, VP G-CNN).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vpgcnn.features import GroupFeature
+from vpgcnn.groups import Group
+from vpgcnn.levels.distributions import Distribution, WindowDistribution
+from vpgcnn.levels.encoder import InvariantEncoder
+from vpgcnn.levels.families import Family, Window
+
+__all__ = [
+    "Condition",
+    "Fixed",
+    "FixedLevel",
+    "Full",
+    "FullLevel",
+    "Level",
+    "LevelSpec",
+    "Shared",
+    "SharedLevel",
+    "Variational",
+    "VariationalLevel",
+    "set_progress",
+]
+
+Condition = Literal["input", "output"]
+
+
+class Level(nn.Module, ABC):
+    """A module from a feature to q(u|f). What layers build from a `LevelSpec`."""
+
+    group: Group
+    is_full = False
+    """Whether it always keeps the whole group: then layers do not call it."""
+    moves_elements = False
+    """Whether it gives images elements of their own."""
+    progress = 0.0
+    """How far training has come, in [0, 1]; see `set_progress`."""
+
+    @abstractmethod
+    def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
+        """q(u|f) for each image of the feature.
+
+        Args:
+            feature: values `(B, C, G, H, W)`.
+            generator: The source of the family's noise in training; None for torch's default.
+        """
+
+    def after_relu(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
+        """q from the feature after a ReLU. Override it to fuse the two."""
+        out: Distribution = self(feature.map(F.relu), generator)
+        return out
+
+
+@dataclass(frozen=True)
+class LevelSpec(ABC):
+    """A level as a value: what `level=` of a layer takes."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it always keeps the whole group."""
+        return False
+
+    @property
+    def condition(self) -> Condition | None:
+        """What the level sees: the layer's input or output; None for the layer's default."""
+        return None
+
+    @abstractmethod
+    def build(self, group: Group, channels: int) -> Level:
+        """The module.
+
+        Args:
+            group: The layer's group.
+            channels: Of the feature that the level will see.
+        """
+
+
+def set_progress(model: nn.Module, progress: float) -> None:
+    """Tell every level of a model how far training has come, in [0, 1], for families that change over training."""
+    for module in model.modules():
+        if isinstance(module, Level):
+            module.progress = progress
+
+
+def _check_family(family: Family) -> None:
+    if not isinstance(family, Family):
+        raise TypeError(f"family must be a value such as Window(), got {family!r}")
+
+
+# ---------------------------------------------------------------- Full
+
+
+@dataclass(frozen=True)
+class Full(LevelSpec):
+    """The whole group for every image, θ = 1: a plain, fully equivariant G-CNN."""
+
+    @property
+    def is_full(self) -> bool:
+        return True
+
+    def build(self, group: Group, channels: int = 0) -> FullLevel:
+        return FullLevel(group)
+
+
+class FullLevel(Level):
+    """The whole group for every image. Built by `Full`."""
+
+    is_full = True
+
+    def __init__(self, group: Group) -> None:
+        super().__init__()
+        self.group = group
+
+    def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> WindowDistribution:
+        theta = torch.ones(feature.shape[0], len(self.group.axes), device=feature.device)
+        return WindowDistribution(self.group, theta, regularised=False, shared=True)
+
+
+# ---------------------------------------------------------------- Fixed
+
+
+@dataclass(frozen=True)
+class Fixed(LevelSpec):
+    """The same window for every image, not learned: what a learned level has to be compared with.
+
+    Args:
+        theta: The share of each circle in use, in (0, 1]. On an axis of m elements, 1/m keeps the identity alone.
+    """
+
+    theta: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.theta <= 1:
+            raise ValueError(f"theta must be in (0, 1], got {self.theta}")
+
+    def build(self, group: Group, channels: int = 0) -> FixedLevel:
+        return FixedLevel(group, self.theta)
+
+
+class FixedLevel(Level):
+    """The same window for every image. Built by `Fixed`."""
+
+    def __init__(self, group: Group, theta: float) -> None:
+        super().__init__()
+        self.group, self.theta = group, theta
+
+    def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> WindowDistribution:
+        dtype = torch.promote_types(feature.dtype, torch.float32)
+        theta = torch.full((feature.shape[0], len(self.group.axes)), self.theta, dtype=dtype, device=feature.device)
+        return WindowDistribution(self.group, theta, validate=False, regularised=False, shared=True)
+
+    def after_relu(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
+        out: Distribution = self(feature, generator)  # the feature does not matter
+        return out
+
+    def extra_repr(self) -> str:
+        return f"{self.group}, theta={self.theta}"
+
+
+# ---------------------------------------------------------------- Shared
+
+
+@dataclass(frozen=True)
+class Shared(LevelSpec):
+    """One learned level for all images (Partial G-CNN).
+
+    Args:
+        family: The kind of distribution.
+        regularised: Whether its KL belongs to the loss; in Partial G-CNN it does not.
+    """
+
+    family: Family = Window()
+    regularised: bool = False
+
+    def __post_init__(self) -> None:
+        _check_family(self.family)
+
+    def build(self, group: Group, channels: int = 0, *, below: SharedLevel | None = None) -> SharedLevel:
+        """The module.
+
+        Args:
+            group: The layer's group.
+            channels: Not needed: the level does not depend on the feature.
+            below: A level of an earlier layer that this one stays within (Partial G-CNN's monotonic variant):
+                θ is then that level's θ times a learned share, which starts at 1. For windows and Gumbel-softmax.
+        """
+        return SharedLevel(group, self.family, regularised=self.regularised, below=below)
+
+
+class SharedLevel(Level):
+    """One learned level for all images. Built by `Shared`."""
+
+    def __init__(self, group: Group, family: Family, *, regularised: bool, below: SharedLevel | None = None) -> None:
+        super().__init__()
+        self.group, self.family, self.regularised = group, family, regularised
+        if below is not None:
+            if type(below.family) is not type(family):
+                raise ValueError(
+                    f"a nested level must have the family of the outer one, got {family} in {below.family}"
+                )
+            self.family = family.inside()
+        self.below = (below,)  # in a tuple: its parameters belong to another layer
+        self.moves_elements = self.family.moves_elements
+        self.raw = nn.Parameter(self.family.start(group))
+
+    def shared_parameters(self) -> Tensor:
+        """The bounded parameters `(1, P)` that all images share."""
+        # Bounded before it is expanded over the batch: the bound then sees the gradient of all images together.
+        own = self.family.bounded(self.raw.unsqueeze(0), self.group)
+        if self.below[0] is None:
+            return own
+        return self.family.within(own, self.below[0].shared_parameters(), self.group)
+
+    def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
+        same = self.shared_parameters().expand(feature.shape[0], -1)
+        family = self.family.at(self.progress)
+        q = family.distribution(same, self.group, noisy=self.training, generator=generator)
+        return replace(q, regularised=self.regularised, shared=True)  # type: ignore[type-var]
+
+    def after_relu(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
+        out: Distribution = self(feature, generator)  # the feature does not matter
+        return out
+
+    def extra_repr(self) -> str:
+        return f"{self.group}, {self.family}"
+
+
+# ---------------------------------------------------------------- Variational
+
+
+@dataclass(frozen=True)
+class Variational(LevelSpec):
+    """A level for each image (VP G-CNN), from an invariant encoder: θ(L_g f) = θ(f).
+
+    Args:
+        family: The kind of distribution.
+        condition: What the encoder sees: the layer's "input", as in the paper, or its "output" after a ReLU,
+            which is often more telling. None: the output at a lift (an image has no group axis), else the input.
+        encoder_width: Channels of the encoder; None for as many as the feature has.
+        detach_features: Stop gradients from the encoder into the features.
+    """
+
+    family: Family = Window()
+    condition: Condition | None = None
+    encoder_width: int | None = None
+    detach_features: bool = False
+
+    def __post_init__(self) -> None:
+        _check_family(self.family)
+        if self.condition not in (None, "input", "output"):
+            raise ValueError(f"condition must be 'input', 'output' or None, got {self.condition!r}")
+        if self.encoder_width is not None and self.encoder_width < 1:
+            raise ValueError(f"encoder_width must be at least 1, got {self.encoder_width}")
+
+    def build(self, group: Group, channels: int) -> VariationalLevel:
+        return VariationalLevel(group, channels, self)
+
+
+class VariationalLevel(Level):
+    """A level for each image. Built by `Variational`."""
+
+    def __init__(self, group: Group, channels: int, spec: Variational) -> None:
+        super().__init__()
+        self.group, self.family, self.detach_features = group, spec.family, spec.detach_features
+        self.moves_elements = self.family.moves_elements
+        self.encoder = InvariantEncoder(group, channels, self.family.start(group), spec.encoder_width)
+
+    def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
+        return self._decide(feature, generator, relu=False)
+
+    def after_relu(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
+        return self._decide(feature, generator, relu=True)
+
+    def _decide(self, feature: GroupFeature, generator: torch.Generator | None, *, relu: bool) -> Distribution:
+        raw = self.encoder(feature.detach() if self.detach_features else feature, relu=relu)
+        own = self.family.bounded(raw, self.group)
+        family = self.family.at(self.progress)
+        return family.distribution(own, self.group, noisy=self.training, generator=generator)
+
+    def extra_repr(self) -> str:
+        return f"{self.group}, {self.family}{', detach_features=True' if self.detach_features else ''}"

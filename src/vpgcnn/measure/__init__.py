@@ -1,0 +1,55 @@
+"""Measurements of symmetry: in a network's levels, in any classifier's answers, and in the data. Nothing is drawn.
+
+Answers to moved images: `follow` with `rotations` or `hues`. Layers: `layer_errors`, `local_error`. Levels:
+`read_levels`, `levels`, `awareness`, `against_truth`. Data: `evidence`.
+"""
+
+from vpgcnn.measure.awareness import against_truth, awareness, mutual_information, rank_correlation
+from vpgcnn.measure.curves import auroc, confidence_curve, crossings
+from vpgcnn.measure.evidence import Evidence, circle_picture, evidence
+from vpgcnn.measure.layers import LayerError, layer_errors
+from vpgcnn.measure.local import LocalError, local_error
+from vpgcnn.measure.motion import Kind
+from vpgcnn.measure.moves import MOVES, Moves, hues, linear_hues, moves_of, rotations
+from vpgcnn.measure.orbits import Orbit, follow
+from vpgcnn.measure.reading import LevelReading, read_levels, whole_group, with_mean_levels
+from vpgcnn.measure.scores import brier, calibration_error, nll, orbit_probabilities, probabilities, reliability
+from vpgcnn.measure.table import LevelTable, levels
+
+__all__ = [
+    "MOVES",
+    "Evidence",
+    "Kind",
+    "LayerError",
+    "LevelReading",
+    "LevelTable",
+    "LocalError",
+    "Moves",
+    "Orbit",
+    "against_truth",
+    "auroc",
+    "awareness",
+    "brier",
+    "calibration_error",
+    "circle_picture",
+    "confidence_curve",
+    "crossings",
+    "evidence",
+    "follow",
+    "hues",
+    "layer_errors",
+    "levels",
+    "linear_hues",
+    "local_error",
+    "moves_of",
+    "mutual_information",
+    "nll",
+    "orbit_probabilities",
+    "probabilities",
+    "rank_correlation",
+    "read_levels",
+    "reliability",
+    "rotations",
+    "whole_group",
+    "with_mean_levels",
+]

@@ -1,0 +1,27 @@
+"""Layers, shaped like those of `torch.nn`."""
+
+from vpgcnn.nn._checks import EquivarianceWarning
+from vpgcnn.nn.activation import Pointwise, ReLU
+from vpgcnn.nn.conv import GroupConv2d, LiftConv2d, fold, folded, name_layers, unfold
+from vpgcnn.nn.dropout import GroupDropout, ReluDropout
+from vpgcnn.nn.norm import GroupBatchNorm, GroupLayerNorm, synchronise
+from vpgcnn.nn.pool import GroupPool, SpatialPool
+
+__all__ = [
+    "EquivarianceWarning",
+    "GroupBatchNorm",
+    "GroupConv2d",
+    "GroupDropout",
+    "GroupLayerNorm",
+    "GroupPool",
+    "LiftConv2d",
+    "Pointwise",
+    "ReLU",
+    "ReluDropout",
+    "SpatialPool",
+    "fold",
+    "folded",
+    "name_layers",
+    "synchronise",
+    "unfold",
+]

@@ -1,0 +1,402 @@
+"""The convolutions: group + kernel + level, shaped like `nn.Conv2d`.
+
+    lift:   h(u, y) = Σ_x k(R_u⁻¹(x−y)) ρ(u)⁻¹ f(x)
+    group:  h(u, y) = Σ_v w(v) Σ_x k(R_u⁻¹(x−y), v⁻¹u) f(v, x)        Σ_v w(v) = 1
+
+The weights q(u|f) of a layer's level travel beside the values; whatever sums over u applies them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import ClassVar, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from vpgcnn._ops.geometry import Geometry
+from vpgcnn._ops.precision import uniform
+from vpgcnn.features import GroupFeature, recorded
+from vpgcnn.groups import Group, check_rgb, wrap
+from vpgcnn.kernels import KernelSpec, default_kernel
+from vpgcnn.kernels.base import check_whole
+from vpgcnn.levels import Distribution, Full, LevelSpec, WindowDistribution
+from vpgcnn.levels.distributions import midpoints, stratified
+from vpgcnn.nn._checks import check_centred
+
+__all__ = ["GroupConv2d", "LiftConv2d", "fold", "folded", "name_layers", "unfold"]
+
+Padding = int | Literal["same"]
+_numbers = itertools.count(1)
+
+
+class _GroupConvolution(nn.Module):
+    """What the lift and the group convolution share. Not for use by itself."""
+
+    lifts: ClassVar[bool]
+    folded: Tensor | None
+    name: str
+    """The name under which the layer's decisions stand in the trace; `name_layers` sets it to the path."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        group: Group,
+        *,
+        level: LevelSpec | None = None,
+        kernel: KernelSpec | None = None,
+        resample: bool = False,
+        stride: int = 1,
+        padding: Padding = 0,
+        dilation: int = 1,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        level = Full() if level is None else level
+        kernel = default_kernel(group) if kernel is None and isinstance(group, Group) else kernel
+        for what, value, kind, example in (
+            ("group", group, Group, "Hue(3)"),
+            ("level", level, LevelSpec, "Variational()"),
+            ("kernel", kernel, KernelSpec, "Siren(omega=4)"),
+        ):
+            if not isinstance(value, kind):
+                raise TypeError(f"{what} must be a value such as {example}, got {value!r}")
+        for name, number in (("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation)):
+            check_whole(name, number, 1)
+        if self.lifts and group.acts_on_rgb and in_channels != 3:
+            raise ValueError(f"{group} acts on RGB: a lift needs in_channels=3, got {in_channels}")
+        assert kernel is not None
+        self.group, self.count, self.resample = group, group.count, resample
+        self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, kernel_size
+        self.geometry = Geometry(stride, _resolve(padding, kernel_size, dilation), dilation)
+        self.kernel = kernel.build(in_channels, out_channels, kernel_size, group, lift=self.lifts)
+        if self.kernel.group != group:
+            raise ValueError(f"{kernel} built a kernel on {self.kernel.group}, but the layer is on {group}")
+        if self.lifts and level.condition == "input":
+            raise ValueError("the level of a lift sees its output, as an image has no group axis: condition='output'")
+        self.condition = level.condition or ("output" if self.lifts else "input")
+        self.level = level.build(group, in_channels if self.condition == "input" else out_channels)
+        if not self.lifts and self.condition == "output" and self.level.moves_elements:
+            raise ValueError(
+                "a level that moves elements sees the input, before they are placed: choose condition='input'"
+            )
+        self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
+        self.name = f"{type(self).__name__}-{next(_numbers)}"
+        self.register_buffer("folded", None, persistent=False)
+        self.register_load_state_dict_pre_hook(_forget)
+
+    @property
+    def stride(self) -> int:
+        return self.geometry.stride
+
+    @property
+    def padding(self) -> int:
+        return self.geometry.padding
+
+    @property
+    def dilation(self) -> int:
+        return self.geometry.dilation
+
+    # ------------------------------------------------------------ elements
+
+    def grid(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """A grid of elements `(G, K)`: at a random offset in training for continuous groups."""
+        dtype = self._precision()
+        if self.group.order is not None or not self.training:
+            return self.group.grid(dtype=dtype, device=like.device)
+        start = torch.zeros((), dtype=dtype, device=like.device)
+        points = max(axis.count for axis in self.group.axes if axis.order is None)
+        offset = uniform((), start, generator) * (2 * math.pi / points)
+        return self.group.grid(offset, dtype=dtype, device=like.device)
+
+    def _place(self, q: Distribution, generator: torch.Generator | None) -> Tensor:
+        """Elements `(B, G, K)`, each image's own, spread over its window."""
+        assert isinstance(q, WindowDistribution)
+        size = (self.group.count, len(self.group.axes))
+        noise = stratified(*size, q.theta, generator) if self.training else midpoints(*size, q.theta)
+        return q.sample(noise).to(self._precision())
+
+    def _precision(self) -> torch.dtype:
+        return torch.promote_types(next(self.kernel.parameters()).dtype, torch.float32)
+
+    def _given(self, elements: Tensor, batch: int) -> Tensor:
+        """Elements that the caller wants: `(G, K)` or `(B, G, K)`, checked."""
+        axes = len(self.group.axes)
+        if not isinstance(elements, Tensor) or elements.dim() not in (2, 3) or elements.shape[-1] != axes:
+            got = tuple(elements.shape) if isinstance(elements, Tensor) else type(elements).__name__
+            raise ValueError(f"elements of {self.group} are a tensor G×{axes} or B×G×{axes}, got {got}")
+        if elements.dim() == 3 and elements.shape[0] != batch:
+            raise ValueError(f"expected elements for {batch} images, got {elements.shape[0]}")
+        if self.group.order is not None and elements.device.type != "meta" and not torch.compiler.is_compiling():
+            grid = self.group.grid(dtype=elements.dtype, device=elements.device)
+            if elements.shape != grid.shape or not torch.allclose(elements, grid, atol=1e-4):
+                raise ValueError(f"{self.group} has one grid of elements, got others: {elements.tolist()}")
+        return elements
+
+    # ------------------------------------------------------------ the convolution
+
+    def _convolve(self, values: Tensor, weights: Tensor | None, v: Tensor | None, u: Tensor) -> Tensor:
+        """values `(B, C, V, H, W)` at elements v, averaged under weights, to `(B, O, U, H', W')` at u."""
+        if self.stride > 1:
+            check_centred("convolution", self.group, values.shape[-2:], self.reach, self.stride, self.padding)
+        ready = self.folded if self._is_folded_for(u, v) else None
+        return self.kernel.convolve(values, weights, v, u, self.geometry, bias=self.bias, folded=ready)
+
+    def _is_folded_for(self, u: Tensor, v: Tensor | None) -> bool:
+        """Whether the folded weight is that of these elements: of the layer's own grid, on both sides."""
+        sides = [u] if v is None else [u, v]
+        if self.folded is None or self.training or any(side.dim() == 3 for side in sides):
+            return False
+        if self.group.order is not None:
+            return True
+        grid = self.grid(u)
+        same = all(side.shape == grid.shape for side in sides)
+        return same and (torch.compiler.is_compiling() or all(torch.equal(side, grid) for side in sides))
+
+    @property
+    def reach(self) -> int:
+        """How many pixels the kernel spans, dilation included."""
+        return self.dilation * (self.kernel_size - 1) + 1
+
+    def _weigh(self, feature: GroupFeature, q: Distribution, *, placed: bool, uneven: bool) -> GroupFeature:
+        """Put q beside the values, as weights, and into the trace.
+
+        Args:
+            feature: The layer's output, without weights.
+            q: What the level decided.
+            placed: Whether the elements were drawn from q: then they weigh the same.
+            uneven: Whether they need not be an even grid of the group: then weights are renormalised.
+        """
+        weights = None if placed else q.weights(feature.elements, feature.span)
+        if weights is not None and uneven:
+            weights = _renormalised(weights, self.group.angle(feature.elements))
+        return replace(feature, weights=weights, trace=recorded(feature.trace, self.name, q))
+
+    def train(self, mode: bool = True) -> Self:
+        """As `nn.Module.train`. Training changes the kernel, so a folded one is dropped."""
+        if mode:
+            self.folded = None
+        return super().train(mode)
+
+    def extra_repr(self) -> str:
+        parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, {self.group}"]
+        parts += [f"padding={self.padding}"]
+        parts += [f"{name}={getattr(self, name)}" for name in ("stride", "dilation") if getattr(self, name) != 1]
+        return ", ".join(parts)
+
+
+def _renormalised(weights: Tensor, distance: Tensor) -> Tensor:
+    """Rows `(B, G)` that sum to 1; where no element is in the window, the one nearest to the identity is kept."""
+    total = weights.sum(dim=1, keepdim=True)
+    nearest = torch.zeros_like(weights).scatter(1, distance.expand_as(weights).argmin(dim=1, keepdim=True), 1.0)
+    return torch.where(total > 1e-6, weights / total.clamp_min(1e-6), nearest)
+
+
+def _resolve(padding: Padding, kernel_size: int, dilation: int) -> int:
+    if padding == "same":
+        if kernel_size % 2 == 0:
+            raise ValueError(f"padding='same' needs an odd kernel to stay centred, got kernel_size={kernel_size}")
+        return dilation * (kernel_size // 2)
+    if isinstance(padding, bool) or not isinstance(padding, int) or padding < 0:
+        raise ValueError(f"padding must be 'same' or a whole number ≥ 0, got {padding!r}")
+    return padding
+
+
+class LiftConv2d(_GroupConvolution):
+    """Equivariant to the group with `Full()`, to as much of it as the level allows otherwise.
+
+    From an image to a feature on the group:
+
+        >>> LiftConv2d(1, 10, 7, SO2(8), level=Variational())(images)
+        GroupFeature(SO2(n=8): 64 images, 10 channels, 8 elements, 22×22, weighted, float32, cpu)
+
+    A variational level sees the lifted feature, after a ReLU: the image itself has no group axis.
+    A stride above 1 keeps rotations only where its positions are symmetric about the centre; a
+    warning says when they are not.
+
+    Args:
+        in_channels: Channels of the images; 3 where the group acts on colour.
+        out_channels: Channels of the feature.
+        kernel_size: Pixels of a side.
+        group: A value such as `SO2(8)` or `Hue(3)`.
+        level: How much of the group to use: `Full()` (default), `Shared()`, `Variational()`.
+        kernel: `Table()` or `Siren()`; None for the group's default.
+        resample: No effect at a lift, which always makes a new grid.
+        stride: As in `nn.Conv2d`.
+        padding: A number, or "same" for an odd kernel.
+        dilation: As in `nn.Conv2d`.
+        bias: As in `nn.Conv2d`.
+    """
+
+    lifts = True
+
+    def forward(
+        self, image: Tensor, *, elements: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> GroupFeature:
+        """Images to a feature on the group.
+
+        Args:
+            image: `(B, C, H, W)`, floating point.
+            elements: `(G, K)` to use instead of the layer's own choice.
+            generator: For the random offset and the noise of training. Not under `torch.compile`, which
+                cannot take one as an argument: seed the default generator there.
+
+        Returns:
+            A feature with values `(B, O, G, H', W')`.
+        """
+        if not isinstance(image, Tensor):
+            raise TypeError(f"LiftConv2d takes images as a tensor B×C×H×W, got {type(image).__name__}")
+        if image.dim() != 4:
+            raise ValueError(f"expected images B×C×H×W, got shape {tuple(image.shape)}")
+        check_rgb(self.group, image)
+        if image.shape[1] != self.in_channels:
+            raise ValueError(f"expected {self.in_channels} channels, got {image.shape[1]} (shape {tuple(image.shape)})")
+        if not image.is_floating_point():
+            raise ValueError(f"expected images of floating point numbers, got {image.dtype}")
+        signal = image.unsqueeze(2)
+        u = self.grid(image, generator) if elements is None else wrap(self._given(elements, image.shape[0]))
+        feature = GroupFeature(self._convolve(signal, None, None, u), u, None, self.group)
+        if self.level.is_full:
+            return feature
+        q = self.level.after_relu(feature, generator)
+        placed = self.level.moves_elements and elements is None
+        if placed:
+            u = self._place(q, generator)
+            feature = GroupFeature(self._convolve(signal, None, None, u), u, None, self.group, span=q.theta)
+        return self._weigh(feature, q, placed=placed, uneven=elements is not None)
+
+
+class GroupConv2d(_GroupConvolution):
+    """Equivariant to the group with `Full()`, to as much of it as the level allows otherwise.
+
+    From a feature on the group to another, on the same elements: the grid travels with the feature.
+    Input elements are averaged under the weights that they bring; the output carries the weights of
+    this layer's level.
+
+    Args:
+        in_channels: Channels of the input.
+        out_channels: Channels of the output.
+        kernel_size: Pixels of a side.
+        group: A value such as `SO2(8)` or `Hue(3)`, the same as the feature's.
+        level: How much of the group to use: `Full()` (default), `Shared()`, `Variational()`.
+        kernel: `Table()` or `Siren()`; None for the group's default.
+        resample: Whether to draw a new random grid in training, on continuous groups. Evaluation has one grid
+            for all layers, so relative angles that only training sees make batch statistics less fitting.
+        stride: As in `nn.Conv2d`; see `LiftConv2d`.
+        padding: A number, or "same" for an odd kernel.
+        dilation: As in `nn.Conv2d`.
+        bias: As in `nn.Conv2d`.
+    """
+
+    lifts = False
+
+    def forward(
+        self,
+        feature: GroupFeature,
+        *,
+        elements: Tensor | GroupFeature | None = None,
+        generator: torch.Generator | None = None,
+    ) -> GroupFeature:
+        """A feature to a feature.
+
+        Args:
+            feature: values `(B, C, G, H, W)`.
+            elements: Those of the output, instead of the layer's own choice: the elements of another feature,
+                so that the two can be added, or `(G, K)`, or `(B, G, K)`.
+            generator: As for `LiftConv2d`.
+
+        Returns:
+            A feature with values `(B, O, G', H', W')`.
+        """
+        if not isinstance(feature, GroupFeature):
+            raise TypeError(f"GroupConv2d takes a GroupFeature, got {type(feature).__name__}: begin with LiftConv2d")
+        if feature.shape[1] != self.in_channels:
+            raise ValueError(f"expected {self.in_channels} channels, got {feature.shape[1]} ({feature})")
+        if feature.group != self.group:
+            raise ValueError(f"expected a feature on {self.group}, got one on {feature.group}")
+        early = not self.level.is_full and self.condition == "input"
+        q = self.level(feature, generator) if early else None
+        placed = q is not None and self.level.moves_elements and elements is None
+        span = None
+        if isinstance(elements, GroupFeature):
+            u, span = self._given(elements.elements, feature.shape[0]), elements.span
+        elif elements is not None:
+            u = wrap(self._given(elements, feature.shape[0]))
+        elif q is not None and placed:
+            u, span = self._place(q, generator), q.theta
+        elif self.resample and self.group.order is None:
+            u = self.grid(feature.values, generator)
+        else:
+            u, span = feature.elements, feature.span
+        values = self._convolve(feature.values, feature.weights, feature.elements, u)
+        out = GroupFeature(values, u, None, self.group, feature.trace, span)
+        if not self.level.is_full and not early:
+            q = self.level.after_relu(out, generator)
+        uneven = isinstance(elements, Tensor) or self.group.order is None  # a shifted grid sums to 1 up to rounding
+        return out if q is None else self._weigh(out, q, placed=placed, uneven=uneven)
+
+
+def name_layers(model: nn.Module) -> nn.Module:
+    """Name the layers of a model by their paths: these are the keys of `Prediction.trace` and `.theta`.
+
+    Without it a layer is called by its class and a number. Call it at the end of your network's `__init__`.
+
+    Args:
+        model: Any module with layers of this package inside.
+
+    Returns:
+        The model.
+    """
+    for path, layer in model.named_modules():
+        if isinstance(layer, _GroupConvolution):
+            layer.name = path or layer.name
+    return model
+
+
+# ---------------------------------------------------------------- folding
+
+
+def fold(model: nn.Module) -> nn.Module:
+    """Expand every kernel once, for evaluation: layers on a shared grid are then a plain `conv2d`.
+
+    In place, and only used in `eval()` mode; the state dict does not change. Undo with `unfold`, or
+    use `with folded(model):`. Fold again after changing parameters by hand; `train()` and loading a
+    state dict unfold by themselves. Layers that move elements stay as they are.
+    """
+    for layer in model.modules():
+        if isinstance(layer, _GroupConvolution) and not layer.level.moves_elements:
+            with torch.no_grad():
+                reference = next(layer.kernel.parameters())
+                grid = layer.group.grid(dtype=layer._precision(), device=reference.device)
+                layer.folded = layer.kernel.fold(grid, None if layer.lifts else grid)
+    return model
+
+
+def unfold(model: nn.Module) -> nn.Module:
+    """Drop the expanded kernels of `fold`."""
+    for layer in model.modules():
+        if isinstance(layer, _GroupConvolution):
+            layer.folded = None
+    return model
+
+
+@contextmanager
+def folded(model: nn.Module) -> Iterator[nn.Module]:
+    """`fold` for the length of a `with` block; then the layers are as they were."""
+    layers = [layer for layer in model.modules() if isinstance(layer, _GroupConvolution)]
+    before = [layer.folded for layer in layers]
+    try:
+        yield fold(model)
+    finally:
+        for layer, weight in zip(layers, before, strict=True):
+            layer.folded = weight
+
+
+def _forget(module: nn.Module, *_: object) -> None:
+    unfold(module)

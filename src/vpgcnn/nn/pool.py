@@ -1,0 +1,140 @@
+"""Pooling over space and over the group."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vpgcnn.features import GroupFeature
+from vpgcnn.nn._checks import check_centred
+
+__all__ = ["GroupPool", "SpatialPool"]
+
+
+class SpatialPool(nn.Module):
+    """Equivariant to rotations where size and stride divide the map evenly; warns where they do not.
+
+    Args:
+        mode: "max" or "avg".
+        size: Pixels of a side of the pooling window.
+        stride: Pixels between two windows; `size` if None.
+        padding: Zeros on each side, at most half of `size`.
+        antialias: Pool densely, then blur with a small binomial filter before striding, so that the output
+            changes smoothly as the image moves. Not with padding.
+    """
+
+    blur: Tensor | None
+
+    def __init__(
+        self,
+        mode: Literal["max", "avg"],
+        size: int,
+        *,
+        stride: int | None = None,
+        padding: int = 0,
+        antialias: bool = False,
+    ) -> None:
+        super().__init__()
+        if mode not in ("max", "avg"):
+            raise ValueError(f"mode must be 'max' or 'avg', got {mode!r}")
+        stride = size if stride is None else stride
+        if size < 1 or stride < 1:
+            raise ValueError(f"size and stride must be at least 1, got {size} and {stride}")
+        if not 0 <= padding <= size // 2 or (padding and antialias):
+            raise ValueError(f"padding must be at most half of size, and 0 with antialias, got {padding}")
+        self.mode, self.size, self.stride, self.padding = mode, size, stride, padding
+        self.register_buffer("blur", _binomial(2 * self.stride - 1) if antialias else None, persistent=False)
+
+    def forward(self, feature: GroupFeature) -> GroupFeature:
+        """Pool each element's maps as `nn.MaxPool2d` or `nn.AvgPool2d` does.
+
+        Args:
+            feature: values `(B, C, G, H, W)`.
+
+        Returns:
+            A feature with values `(B, C, G, H', W')`.
+        """
+        check_centred("pool", feature.group, feature.shape[-2:], self.size, self.stride, self.padding)
+        pool = F.max_pool2d if self.mode == "max" else F.avg_pool2d
+        flat = feature.values.flatten(1, 2)
+        if self._halves(flat):
+            rows = torch.maximum(flat[..., ::2, :], flat[..., 1::2, :])
+            flat = torch.maximum(rows[..., ::2], rows[..., 1::2])
+        elif self.blur is None:
+            flat = pool(flat, self.size, self.stride, self.padding)
+        else:
+            border = self.blur.shape[-1] // 2
+            dense = F.pad(pool(flat, self.size, 1), (border,) * 4, mode="replicate").flatten(0, 1).unsqueeze(1)
+            flat = (
+                F.conv2d(dense, self.blur.to(dense.dtype), stride=self.stride).squeeze(1).unflatten(0, flat.shape[:2])
+            )
+        return feature.with_values(flat.unflatten(1, feature.shape[1:3]))
+
+    def _halves(self, flat: Tensor) -> bool:
+        """Whether two elementwise maxima suffice: on a CPU, without gradients, they are ten times as fast."""
+        plain = self.mode == "max" and self.size == self.stride == 2 and not self.padding and self.blur is None
+        even = flat.shape[-2] % 2 == 0 and flat.shape[-1] % 2 == 0
+        quick = flat.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        return plain and even and quick
+
+    def extra_repr(self) -> str:
+        sizes = f"size={self.size}, stride={self.stride}, padding={self.padding}"
+        return f"{self.mode}, {sizes}, antialias={self.blur is not None}"
+
+
+def _binomial(size: int) -> Tensor:
+    row = torch.ones(1)
+    for _ in range(size - 1):
+        row = F.pad(row, (0, 1)) + F.pad(row, (1, 0))
+    kernel = torch.outer(row, row)
+    return (kernel / kernel.sum())[None, None]
+
+
+class GroupPool(nn.Module):
+    """Invariant for "mean" and "max". Pools over the elements of the group: a feature becomes a tensor.
+
+    The maximum is taken over m + c(u)(h(u) − m), where m is the mean and c in [0, 1] the coverage. An
+    element thus enters gradually as the window grows, which gives θ a gradient; at full coverage this is
+    the plain maximum.
+
+    Args:
+        mode: "mean": Σ_u q(u) h(u). "max": the largest h(u) among the elements in use. "flatten": h(u) times
+            its coverage, with elements as channels; not invariant, and only for elements that all images share.
+    """
+
+    def __init__(self, mode: Literal["mean", "max", "flatten"] = "mean") -> None:
+        super().__init__()
+        if mode not in ("mean", "max", "flatten"):
+            raise ValueError(f"mode must be 'mean', 'max' or 'flatten', got {mode!r}")
+        self.mode = mode
+
+    def forward(self, feature: GroupFeature) -> Tensor:
+        """Pool over the group.
+
+        Args:
+            feature: values `(B, C, G, H, W)`.
+
+        Returns:
+            `(B, C, H, W)`, or `(B, C·G, H, W)` for "flatten".
+        """
+        if self.mode == "mean":
+            return feature.mean()
+        coverage = feature.coverage()
+        share = None if coverage is None else coverage.to(feature.dtype)[:, None, :, None, None]
+        if self.mode == "flatten":
+            if feature.moves_elements:
+                raise ValueError(
+                    "flatten needs elements that all images share, but the level moved them for each image"
+                )
+            kept = feature.values if share is None else feature.values * share
+            return kept.flatten(1, 2)
+        if share is None:
+            return feature.values.amax(dim=2)
+        mean = feature.mean().unsqueeze(2)
+        return (mean + share * (feature.values - mean)).amax(dim=2)
+
+    def extra_repr(self) -> str:
+        return self.mode

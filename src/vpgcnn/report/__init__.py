@@ -1,1 +1,0 @@
-"""Reports: figures and pages made from plain data."""

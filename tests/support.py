@@ -1,0 +1,168 @@
+"""What tests of the core share: groups, families of levels, small networks. Imports nothing outside the core.
+
+A module and not a conftest, so that `from support import …` means the same in tests/, tests/core and tests/lab.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vpgcnn import (
+    O2,
+    SO2,
+    Dihedral,
+    Full,
+    Group,
+    GroupBatchNorm,
+    GroupConv2d,
+    GroupFeature,
+    GroupPool,
+    GumbelSoftmax,
+    Hue,
+    LiftConv2d,
+    Prediction,
+    Product,
+    RankedSoftmax,
+    ReparametrizedWindow,
+    Rotations,
+    SampledWindow,
+    Shared,
+    SpatialPool,
+    Variational,
+    name_layers,
+)
+from vpgcnn._ops import resample
+from vpgcnn.groups import translate_index
+from vpgcnn.kernels import KernelSpec
+from vpgcnn.levels import LevelSpec, VariationalLevel
+
+GROUPS: list[Group] = [
+    SO2(8),
+    O2(4),
+    Rotations(1),
+    Rotations(4),
+    Rotations(6),
+    Hue(3),
+    Hue(6),
+    Dihedral(1),
+    Dihedral(4),
+    Product(Rotations(4), Hue(3)),
+    Product(O2(4), Hue(6)),
+]
+FINITE = [group for group in GROUPS if group.order]
+TABLES = [Rotations(4), Hue(3), Hue(6), Dihedral(4), Product(Rotations(4), Hue(3))]
+
+FAMILIES: dict[str, tuple[Group, LevelSpec]] = {
+    "full": (Hue(3), Full()),
+    "window-hue": (Hue(3), Variational()),
+    "window-rotations": (Rotations(4), Variational()),
+    "window-so2": (SO2(4), Variational()),
+    "window-product": (Product(SO2(3), Hue(3)), Variational()),
+    "shared-o2": (O2(3), Shared()),
+    "sampled": (Hue(3), Variational(SampledWindow())),
+    "sampled-product": (Product(Rotations(4), Hue(3)), Shared(SampledWindow())),
+    "reparametrized": (SO2(4), Variational(ReparametrizedWindow())),
+    "ranked": (Hue(3), Variational(RankedSoftmax())),
+    "permuted": (Hue(6), Variational(RankedSoftmax(noise="permuted"))),
+    "exchangeable": (Hue(3), Variational(RankedSoftmax(noise="exchangeable"))),
+    "gumbel": (Hue(3), Variational(GumbelSoftmax())),
+    "shared-gumbel": (Rotations(4), Shared(GumbelSoftmax())),
+}
+
+
+class SmallNet(nn.Module):
+    """Lift and three group convolutions, each with a level; images `(B, C, H, W)` to a `Prediction` of 5 classes."""
+
+    def __init__(
+        self,
+        group: Group,
+        *,
+        level: LevelSpec = Full(),  # noqa: B008 - a frozen value
+        levels: list[LevelSpec] | None = None,
+        kernel: KernelSpec | None = None,
+        in_channels: int = 3,
+        width: int = 6,
+        size: int = 3,
+        pool: bool = True,
+        mode: str = "mean",
+    ) -> None:
+        super().__init__()
+        chosen = levels or [level] * 4
+        self.lift = LiftConv2d(in_channels, width, size, group, level=chosen[0], kernel=kernel, padding="same")
+        self.convs = nn.ModuleList(
+            GroupConv2d(width, width, size, group, level=q, kernel=kernel, padding="same") for q in chosen[1:]
+        )
+        self.norms = nn.ModuleList(GroupBatchNorm(width) for _ in range(4))
+        self.pool = SpatialPool("avg", 2) if pool else None
+        self.group_pool = GroupPool(mode)
+        self.head = nn.Linear(width, 5)
+        name_layers(self)
+
+    def feature(self, images: Tensor) -> GroupFeature:
+        feature = self.norms[0](self.lift(images)).map(torch.relu)
+        for conv, norm in zip(self.convs, self.norms[1:], strict=True):
+            feature = norm(conv(feature)).map(torch.relu)
+        return feature if self.pool is None else self.pool(feature)
+
+    def forward(self, images: Tensor) -> Prediction:
+        feature = self.feature(images)
+        return Prediction(self.head(self.group_pool(feature).mean(dim=(-2, -1))), feature.trace)
+
+
+def set_theta(model: nn.Module, value: float) -> None:
+    """Make every variational level answer θ = value, for every image."""
+    for module in model.modules():
+        if isinstance(module, VariationalLevel):
+            nn.init.zeros_(module.encoder.linear.weight)
+            nn.init.constant_(module.encoder.linear.bias, value)
+
+
+def warm(model: nn.Module, images: Tensor) -> nn.Module:
+    """Give batch norms real statistics, then switch to evaluation."""
+    model.train()
+    with torch.no_grad():
+        for _ in range(3):
+            model(images)
+    return model.eval()
+
+
+def random_feature(group: Group, *, channels: int = 4, size: int = 7, batch: int = 2) -> GroupFeature:
+    """Normal values on the group's grid, without weights."""
+    grid = group.grid()
+    return GroupFeature(torch.randn(batch, channels, len(grid), size, size), grid, None, group)
+
+
+def moved(feature: GroupFeature, group: Group, g: Tensor) -> GroupFeature:
+    """L_g of a feature whose group axis is the grid."""
+    index = translate_index(group, g)
+    values = feature.values[:, :, index]
+    if group.acts_on_plane:
+        values = resample.move(values.flatten(0, 1), group.plane(g)).view_as(values)
+    weights = None if feature.weights is None else feature.weights[:, index]
+    return replace(feature, values=values, weights=weights)
+
+
+def channels_last(values: Tensor) -> Tensor:
+    """Values `(B, C, G, H, W)` copied so that the channels and elements of one pixel are adjacent."""
+    return values.permute(0, 3, 4, 1, 2).contiguous().permute(0, 3, 4, 1, 2)
+
+
+def name(value: object) -> str:
+    """For `ids=`."""
+    return repr(value)
+
+
+def real_data(folder: str) -> Path:
+    """The data directory, through the setting that users have, if it holds this folder; else the test is skipped."""
+    from vpgcnn.lab.data.files import VARIABLE
+
+    root = Path(os.environ.get(VARIABLE) or Path(__file__).parents[2] / "shared" / "data")
+    if not (root / folder).is_dir():
+        pytest.skip(f"no {folder} in {root}")
+    return root
