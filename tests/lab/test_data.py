@@ -8,7 +8,6 @@ import io
 import os
 import pickle
 import struct
-import sys
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from vpgcnn.lab.data.cifar import read_batch
 from vpgcnn.lab.data.files import VARIABLE, Archive, PublishedFile, data_directory, fetch_files, file_status
 from vpgcnn.lab.data.folder import read_image
 from vpgcnn.lab.data.mnist import read_idx
+from vpgcnn.lab.plugins import load_plugin
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -326,27 +326,19 @@ register("blobs", DatasetEntry(load_blobs, about="a bright square on noise"))
 
 
 @pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package with a dataset, installed in a folder on the path."""
-    folder = tmp_path / "site-packages"
-    information = folder / "blobs-1.0.dist-info"
-    information.mkdir(parents=True)
-    (folder / "blobs.py").write_text(BLOBS)
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: blobs\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text(f"[{registry.PLUGIN_GROUP}]\nblobs = blobs\nlost = blobs\n")
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with a dataset, as a user would write it."""
     monkeypatch.setattr(registry, "DATASETS", dict(registry.DATASETS))
-    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
-    yield folder
-    sys.modules.pop("blobs", None)
+    (tmp_path / "blobs.py").write_text(BLOBS)
+    return tmp_path / "blobs.py"
 
 
-def test_an_installed_package_adds_a_dataset(plugin: Path) -> None:
+def test_a_file_adds_a_dataset(plugin: Path) -> None:
     assert len(BLOBS.splitlines()) < 40
+    load_plugin(plugin)
     data = load(DataConfig(name="blobs", limit=30))
     assert (data.name, data.classes, len(data.train), len(data.test)) == ("blobs", ("noise", "blob"), 30, 10)
     assert registry.get_entry("blobs").about == "a bright square on noise"
-    with pytest.raises(UserError, match="the plug-in blobs does not register the dataset 'lost'"):
-        load(DataConfig(name="lost"))
     with pytest.raises(UserError, match=r"unknown dataset 'nowhere': choose from mnist, .*, blobs, or give"):
         load(DataConfig(name="nowhere"))
 
@@ -355,9 +347,10 @@ def test_the_command_line_trains_on_a_registered_dataset(plugin: Path, tmp_path:
     from vpgcnn.apps import cli
 
     words = ["train", "mnist67-180", "--data.name", "blobs", "--epochs", "1", "--batch-size", "20", "--device", "cpu"]
-    assert cli.main([*words, "--out", str(tmp_path / "run")]) == 0
-    assert cli.main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
-    assert cli.main(["datasets", "list", "blobs", "--json"]) == 0
+    use = ["--use", str(plugin)]
+    assert cli.main([*use, *words, "--out", str(tmp_path / "run")]) == 0
+    assert cli.main([*use, "evaluate", str(tmp_path / "run"), "--json"]) == 0
+    assert cli.main([*use, "datasets", "list", "blobs", "--json"]) == 0
 
 
 def test_a_name_belongs_to_one_function(monkeypatch: pytest.MonkeyPatch) -> None:

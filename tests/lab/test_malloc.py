@@ -58,7 +58,7 @@ def test_freed_memory_is_not_fetched_again_from_the_system() -> None:
         pytest.skip("the C library here has no mallopt that does it")
     _, before = run("leave")
     assert before > 100  # pages; large ones where the system has them
-    assert faults < before / 10
+    assert faults < before / 2  # how many depends on the size of pages and on what else the machine does
 
 
 def test_it_is_asked_for_where_nothing_speaks_against_it(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from vpgcnn.errors import UserError
@@ -14,10 +13,7 @@ from vpgcnn.lab.data.base import Dataset
 from vpgcnn.lab.data.config import DataConfig
 from vpgcnn.lab.data.files import VARIABLE, Archive, PublishedFile, data_directory
 
-__all__ = ["DATASETS", "PLUGIN_GROUP", "DatasetEntry", "get_entry", "load", "register"]
-
-PLUGIN_GROUP = "vpgcnn.datasets"
-"""The entry-point group in which an installed package announces its datasets."""
+__all__ = ["DATASETS", "DatasetEntry", "get_entry", "load", "register"]
 
 
 @dataclass(frozen=True)
@@ -73,11 +69,7 @@ def register(name: str, entry: DatasetEntry) -> None:
 
         >>> register("blobs", DatasetEntry(load_blobs, about="bright spots on black"))  # doctest: +SKIP
 
-    A program calls `register` before `load`. The command `vpgcnn` finds a dataset that an installed package announces
-    as an entry point; the module `blobs` calls `register("blobs", …)` when it is imported:
-
-        [project.entry-points."vpgcnn.datasets"]
-        blobs = "blobs"
+    A program calls `register` before `load`; on the command line, `vpgcnn --use FILE.py …` runs a file that does.
 
     Args:
         name: The value of `DataConfig.name`. A registered name takes precedence over a folder of the same name.
@@ -95,15 +87,14 @@ def register(name: str, entry: DatasetEntry) -> None:
 
 
 def get_entry(name: str) -> DatasetEntry:
-    """Return the registered dataset of this name; installed plug-ins are imported if needed.
+    """Return the registered dataset of this name.
 
     Raises:
         UserError: If there is no such dataset.
     """
-    found = _find_entry(name)
-    if found is None:
+    if name not in DATASETS:
         raise UserError(f"unknown dataset {name!r}: choose from {', '.join(DATASETS)}")
-    return found
+    return DATASETS[name]
 
 
 def load(config: DataConfig, directory: Path | None = None) -> Dataset:
@@ -119,7 +110,7 @@ def load(config: DataConfig, directory: Path | None = None) -> Dataset:
     Raises:
         UserError: If the name is unknown, or if files are missing or damaged.
     """
-    entry = _find_entry(config.name)
+    entry = DATASETS.get(config.name)
     if entry is not None:
         root = data_directory(directory)
         if (directory is not None or os.environ.get(VARIABLE)) and not root.is_dir():
@@ -139,15 +130,6 @@ def load(config: DataConfig, directory: Path | None = None) -> Dataset:
             names = ", ".join(DATASETS)
             raise UserError(f"unknown dataset {config.name!r}: choose from {names}, or give an image folder or .npz")
     return dataset.subsample(config.limit, config.seed)
-
-
-def _find_entry(name: str) -> DatasetEntry | None:
-    if name not in DATASETS:
-        for plugin in entry_points(group=PLUGIN_GROUP, name=name):
-            plugin.load()
-            if name not in DATASETS:
-                raise UserError(f"the plug-in {plugin.value} does not register the dataset {name!r} that it announces")
-    return DATASETS.get(name)
 
 
 def _to_path(name: str) -> Path:
