@@ -2,7 +2,8 @@
 
     vpgcnn --use family.py train mnist67-180 --model.level "Variational(Bell(0.5), condition='output')"
 
-A family says which parameters a level learns and makes a distribution of them. This one learns what windows learn.
+A family says which parameters a level learns and turns them into a distribution. This one has the same parameters as a
+window.
 """
 
 import math

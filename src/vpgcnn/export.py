@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from vpgcnn.errors import UserError
+from vpgcnn.features import Prediction
 from vpgcnn.levels import Level
 from vpgcnn.nn import fold
 
@@ -46,7 +47,10 @@ class Deployed(nn.Module):
             raise UserError("levels that move elements (ReparametrizedWindow) cannot be exported")
         self.network = fold(network.eval())
         with torch.no_grad():
-            trace = self.network(example).trace
+            answer = self.network(example)
+        if not isinstance(answer, Prediction):
+            raise UserError(f"the network must return a Prediction, got {type(answer).__name__}")
+        trace = answer.trace
         self.layers = [
             layer if q.theta.shape[1] == 1 else f"{layer} {axis.name}"
             for layer, q in trace.items()

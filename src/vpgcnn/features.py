@@ -25,6 +25,7 @@ Trace = dict[str, "Distribution"]
 
 POINTWISE = frozenset(
     {F.relu, torch.relu, F.leaky_relu, F.elu, F.gelu, F.silu, F.mish, F.softplus, F.hardtanh, F.hardswish, F.relu6}
+    | {F.celu, F.selu, F.logsigmoid, F.hardsigmoid, F.softsign, F.tanhshrink, torch.clamp}
     | {torch.tanh, torch.sigmoid, torch.abs, torch.exp, torch.square, F.prelu, F.dropout}
 )
 """Functions of torch that act on every number by itself: they apply to a feature as they do to a tensor."""
@@ -37,6 +38,11 @@ INSTEAD = {
     F.avg_pool2d: 'SpatialPool("avg", size)',
     F.linear: "GroupPool() and a mean over positions, then nn.Linear",
     torch.flatten: "GroupPool()",
+    torch.softmax: "GroupPool() first",
+    F.softmax: "GroupPool() first",
+    F.dropout2d: "GroupDropout",
+    F.adaptive_avg_pool2d: "GroupPool() first, then a mean over positions",
+    torch.cat: "feature.with_values(torch.cat([a.values, b.values], dim=1))",
 }
 """What to use instead of a function that does not know about elements and weights."""
 
@@ -121,13 +127,6 @@ class GroupFeature:
     def dtype(self) -> torch.dtype:
         return self.values.dtype
 
-    def dim(self) -> int:
-        """Refused: layers of `torch.nn` for tensors ask for it first, and know nothing about elements."""
-        raise TypeError(
-            "a GroupFeature is not a tensor: use GroupBatchNorm, GroupConv2d, SpatialPool or GroupPool instead of the "
-            "layers of torch.nn, or feature.values for the tensor itself"
-        )
-
     def __len__(self) -> int:
         return self.values.shape[0]
 
@@ -189,6 +188,8 @@ class GroupFeature:
     def to(self, *args: Any, **kwargs: Any) -> GroupFeature:
         """`Tensor.to` for the values; the other parts follow to the device and keep their precision."""
         values = self.values.to(*args, **kwargs)
+        if values.device == self.values.device:
+            return replace(self, values=values)
         moved: GroupFeature = tree_map(lambda part: part.to(values.device) if isinstance(part, Tensor) else part, self)
         return replace(moved, values=values)
 
@@ -214,6 +215,15 @@ class GroupFeature:
     def __iter__(self) -> Iterator[GroupFeature]:
         return (self[image] for image in range(len(self)))
 
+    def __getattr__(self, name: str) -> Any:
+        """Explain why a method of tensors is missing: called only for names that a feature does not have."""
+        if name.startswith("_") or not hasattr(Tensor, name):
+            raise AttributeError(f"'GroupFeature' object has no attribute {name!r}")
+        raise AttributeError(
+            f"a GroupFeature is not a tensor and has no {name!r}: use feature.map(…) for pointwise functions, "
+            "GroupBatchNorm, GroupConv2d, SpatialPool or GroupPool instead of the layers of torch.nn, or feature.values"
+        )
+
     def __repr__(self) -> str:
         batch, channels, count, height, width = self.values.shape
         kept = "full" if self.weights is None else "weighted"
@@ -224,8 +234,12 @@ class GroupFeature:
 
 def _same(one: Tensor, two: Tensor) -> bool:
     """Whether two branches have the same elements. The grid travels with the feature: mostly it is one tensor."""
-    if one is two or torch.compiler.is_compiling():
+    if one is two:
         return True
+    if torch.compiler.is_compiling():
+        if one.shape == two.shape:
+            torch._assert_async((one == two).all(), "cannot add features on different elements")
+        return one.shape == two.shape
     if one.shape != two.shape or one.device.type == "meta":
         return one.shape == two.shape
     return torch.equal(one, two)

@@ -53,6 +53,8 @@ class Elbo:
         Returns:
             The two terms.
         """
+        if not isinstance(prediction, Prediction):
+            raise TypeError(f"Elbo.of takes a Prediction, got {type(prediction).__name__}")
         logits = prediction.logits.float() if prior is None else prediction.logits.float() + prior
         return cls(F.cross_entropy(logits, labels), prediction.kl.float().mean())
 

@@ -222,7 +222,7 @@ def test_without_the_plug_in_its_names_are_unknown(trained: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("none.py", None, "--use expects a Python file, got"),
+        ("none.py", None, "--use: there is no file"),
         ("plug.txt", "x = 1", "--use expects a Python file, got"),
         ("bad.py", "x = 1\ny = x / 0\n", "bad.py, line 2: ZeroDivisionError: division by zero"),
         ("worse.py", "def f(:\n", "SyntaxError"),

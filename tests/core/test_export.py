@@ -114,7 +114,7 @@ def test_threads_do_not_disturb_each_other(name: str, sizes: tuple[int, ...]) ->
     batches = [torch.rand(size, 3, 8, 8) for size in sizes]
     with torch.no_grad():
         expected = [net(batch) for batch in batches]
-    if name != "converted":  # its window starts on the identity alone, for every image
+    if name not in ("converted", "ranked"):  # the window is on the identity alone; shares come in steps
         assert float(torch.cat([theta for _, theta in expected]).std(dim=0).max()) > 1e-3
     for answers, (logits, theta) in zip(in_threads(net, batches, 10), expected, strict=True):
         assert len(answers) == 10

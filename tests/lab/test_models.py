@@ -81,10 +81,10 @@ def test_levels_are_where_they_were_asked_for() -> None:
     paper = kinds(SMALL)
     assert [name for name, kind in paper.items() if kind is VariationalLevel] == ["lift", "last"]
     assert [name for name, kind in paper.items() if kind is SharedLevel] == [
-        "stages.0.first", "stages.0.second", "stages.1.first", "stages.1.second",
+        "stage1.first", "stage1.second", "stage2.first", "stage2.second",
     ]  # fmt: skip
     chosen = kinds(replace(SMALL, where=("stage2.second",), elsewhere=Full()))
-    assert [name for name, kind in chosen.items() if kind is VariationalLevel] == ["stages.1.second"]
+    assert [name for name, kind in chosen.items() if kind is VariationalLevel] == ["stage2.second"]
     assert len(set(kinds(replace(SMALL, level=Shared())).values())) == 1
 
 

@@ -106,7 +106,8 @@ def test_an_error_names_the_line(tmp_path: Path, text: str, message: str) -> Non
 @pytest.mark.parametrize("name", ["missing.py", "notes.txt", "."])
 def test_what_is_no_python_file_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "notes.txt").write_text("x = 1\n")
-    with pytest.raises(UserError, match="--use expects a Python file, got"):
+    sentence = "--use: there is no file" if name == "missing.py" else "--use expects a Python file, got"
+    with pytest.raises(UserError, match=sentence):
         load_plugin(tmp_path / name)
 
 

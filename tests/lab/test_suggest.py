@@ -58,7 +58,7 @@ def test_long_tails_are_noticed(tmp_path: Path) -> None:
 
 
 def test_sizes_are_those_of_the_images_within_bounds(tmp_path: Path) -> None:
-    for size, expected in ((12, 28), (40, 40), (100, 64)):
+    for size, expected in ((12, 32), (36, 40), (40, 40), (100, 64)):
         images = folder(tmp_path / str(size), "shape", (4, 4), size)
         assert suggest(images).config.data.size == expected
         assert suggest(images, size=20).config.data.size == 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -71,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         close = difflib.get_close_matches(name, COMMANDS, 1)
         hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(COMMANDS)}"
         return _complain(f"unknown command {name!r}: {hint}", 2)
+    warnings.showwarning = _show_warning
     try:
         command = import_module(f"vpgcnn.apps.commands.{name}")
         code: int = command.main(rest)
@@ -100,6 +102,11 @@ def _load_plugins(words: list[str]) -> list[str]:
         load_plugin(Path(words[1] if inline is None else inline))
         words = words[1 if inline is not None else 2 :]
     return words
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning is for the person at the keyboard: without the line of code that gave it."""
+    print(f"vpgcnn: warning: {message}", file=sys.stderr)  # noqa: T201
 
 
 def _complain(text: str, code: int) -> int:

@@ -11,8 +11,9 @@ looks at them the same way from each is equivariant: exactly, whatever the netwo
 At the start the kernels that look at other views are 0 and the window holds the identity alone, so the answer is that
 of the original network. With the whole group in use it is invariant.
 
-What is known about a batch travels with the data (`_views`), so one network can be used by several threads, copied,
-and checkpointed. `torch.compile` runs a converted network without compiling it; `torch.export` works (`strict=False`).
+What is known about a batch travels with the data (`conversion/views.py`), so one network can be used by several
+threads, copied, and checkpointed. `torch.compile` runs a converted network without compiling it; `torch.export` works
+(`strict=False`).
 """
 
 from __future__ import annotations
@@ -127,6 +128,8 @@ class Converted(nn.Module):
         """All views of images, standardised: `(B·m, C, H, W)`."""
         if images.dim() != 4:
             raise ValueError(f"expected images B×C×H×W, got shape {tuple(images.shape)}")
+        if not images.is_floating_point():
+            raise ValueError(f"expected images of floating point numbers, got {images.dtype}")
         check_rgb(self.group, images)
         views = torch.stack([moved(images, self._moves[number]) for number in self._inverse], dim=1)
         if self.group.acts_on_rgb:
@@ -175,6 +178,12 @@ def convert(
     Raises:
         UserError: If the network cannot be converted, or would not have the original's answers.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a network, an nn.Module, got {model!r}")
+    if not isinstance(group, Group):
+        raise TypeError(f"group must be a value such as Rotations(4), got {group!r}")
+    if not min(std) > 0:
+        raise UserError(f"std must be above 0, got {tuple(std)}")
     if group.order is None:
         raise UserError(f"a network is converted to a finite group, got {group}: choose Rotations(4), say")
     moves_of(group)

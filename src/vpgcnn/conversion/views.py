@@ -222,8 +222,9 @@ def coverage(weights: Tensor) -> Tensor:
 def _narrowed(weights: Tensor, before: Tensor | None) -> Tensor:
     if before is None:
         return weights
-    weights = weights * coverage(before)
-    return weights / weights.sum(dim=1, keepdim=True)
+    kept = weights * coverage(before)
+    kept = torch.where(kept.sum(dim=1, keepdim=True) > 0, kept, weights)  # sampled views may be disjoint
+    return kept / kept.sum(dim=1, keepdim=True)
 
 
 def _shared(one: Tensor, two: Tensor) -> Tensor:

@@ -100,7 +100,13 @@ class Kernel(nn.Module, ABC):
             `(O·U, C·V, k, k)`; other shapes are a subclass's own business.
         """
         with full_precision(u.device):
-            return self.expand(u, v).flatten(2, 3).flatten(0, 1)
+            weight = self.expand(u, v)
+        inputs = 1 if v is None else v.shape[-2]
+        expected = (self.out_channels, u.shape[-2], self.in_channels, inputs, self.size, self.size)
+        if weight.shape != expected:
+            name = type(self).__name__
+            raise ValueError(f"{name}.expand must return O×U×C×V×k×k = {expected}, got {tuple(weight.shape)}")
+        return weight.flatten(2, 3).flatten(0, 1)
 
     def convolve(
         self,

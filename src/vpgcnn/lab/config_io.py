@@ -89,7 +89,7 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         return tuple(_value(arguments[0], item, where) for item in value)
     if kind is Path and isinstance(value, str):
         return Path(value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**1000:
         return float(value)
     if isinstance(kind, type) and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
@@ -105,7 +105,7 @@ def _one_of(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
     if named and isinstance(value, dict):
         names = {typing.get_args(typing.get_type_hints(kind)["name"])[0]: kind for kind in named}
         chosen = value.get("name", next(iter(names)))
-        if chosen not in names:
+        if not isinstance(chosen, str) or chosen not in names:
             raise UserError(f"{where}.name must be one of {', '.join(names)}, got {chosen!r}")
         return from_json(typing.cast("type[Any]", names[chosen]), value, where)
     return _value(next(kind for kind in kinds if kind is not type(None)), value, where)

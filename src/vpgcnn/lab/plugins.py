@@ -26,8 +26,10 @@ def load_plugin(path: Path) -> None:
     Raises:
         UserError: If there is no such file, or if it raises an error; the message names the line.
     """
-    if path.suffix != ".py" or not path.is_file():
+    if path.suffix != ".py":
         raise UserError(f"--use expects a Python file, got {str(path)!r}")
+    if not path.is_file():
+        raise UserError(f"--use: there is no file {str(path)!r}")
     file = path.resolve()
     name = f"vpgcnn_plugin_{file.stem}_{hashlib.blake2b(str(file).encode(), digest_size=4).hexdigest()}"
     if name in sys.modules:

@@ -96,10 +96,11 @@ def text(value: object) -> str:
     words = []
     for place, part in enumerate(dataclasses.fields(value)):  # type: ignore[arg-type]
         argument = getattr(value, part.name)
-        required = part.default is dataclasses.MISSING
-        if not required and argument == part.default and not isinstance(value, Group):
+        default = part.default if part.default_factory is dataclasses.MISSING else part.default_factory()
+        required = default is dataclasses.MISSING
+        if not required and argument == default and not isinstance(value, Group):
             continue
-        positional = required or (place == 0 and not isinstance(argument, bool))
+        positional = not part.kw_only and (required or (place == 0 and not isinstance(argument, bool)))
         words.append(text(argument) if positional else f"{part.name}={text(argument)}")
     return f"{type(value).__name__}({', '.join(words)})"
 

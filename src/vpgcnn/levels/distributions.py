@@ -125,14 +125,22 @@ class _WindowShare(Function):
         ctx.save_for_backward(*inputs, output)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, Tensor]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor]:
         near, far, theta, share = ctx.saved_tensors
         probe = (theta + _hair(theta)).clamp_max(1 - _hair(theta))
         ends_here = (probe < far) & (probe > near)
         ends_here_too = probe < -near  # the window's other end, beyond the identity
         slope = ends_here.to(share.dtype) + ends_here_too.to(share.dtype) + (far + probe > 2).to(share.dtype)
         derivative = (slope / 2 - share) / theta
-        return None, None, (grads[0] * derivative).sum_to_size(theta.shape)
+        # The ends of a cell move where elements were placed by an earlier level.
+        held = grads[0] * (share > 0).to(share.dtype) / (2 * theta)
+        to_near = held * ((theta <= near).to(share.dtype) - (-theta < near).to(share.dtype))
+        to_far = held * ((theta > far).to(share.dtype) + (far + theta > 2).to(share.dtype))
+        return (
+            to_near.sum_to_size(near.shape) if ctx.needs_input_grad[0] else None,
+            to_far.sum_to_size(far.shape) if ctx.needs_input_grad[1] else None,
+            (grads[0] * derivative).sum_to_size(theta.shape),
+        )
 
 
 def _hair(like: Tensor) -> float:
@@ -174,9 +182,9 @@ class WindowDistribution(Distribution):
     def weights(self, elements: Tensor, span: Tensor | None = None) -> Tensor:
         counts = self.group.counts_of(elements.shape[-2])
         theta = self.theta.to(elements.dtype).clamp_min(NARROWEST).unsqueeze(1)
-        distance, half = elements.detach().abs() / math.pi, elements.new_tensor([1 / count for count in counts])
+        distance, half = elements.abs() / math.pi, elements.new_tensor([1 / count for count in counts])
         if span is not None:  # elements spread over a part of the circle own smaller cells
-            half = half * span.detach().to(elements.dtype).unsqueeze(1)
+            half = half * span.to(elements.dtype).unsqueeze(1)
         share: Tensor = _WindowShare.apply(distance - half, distance + half, theta)
         return share.prod(dim=-1) if len(counts) > 1 else share.squeeze(-1)
 
@@ -240,10 +248,10 @@ def _strata(points: int, jitter: Tensor, like: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class RankedDistribution(Distribution):
-    """The paper's distribution for finite groups: keeps the elements whose softmax(rank/θ) is large.
+    """The paper's distribution for finite groups: keeps the elements whose softmax(β · rank) is large.
 
-    w = softmax(β · rank) with β = 1/θ; elements with w > 1/G − η are kept and share the weight evenly. The
-    forward value is the hard choice, the gradient that of w (straight-through).
+    w = softmax(β · rank), where β is 1/θ of the paper; elements with w > 1/G − η are kept and share the weight
+    evenly. The forward value is the hard choice, the gradient that of w (straight-through).
 
     Args:
         group: The group.
@@ -252,7 +260,7 @@ class RankedDistribution(Distribution):
         eta: η.
         noise: How ranks are assigned. "ranked": by distance from the identity. "permuted": the identity first,
             the others at random. "exchangeable": independent random ranks, literally as in the paper, which
-            leave the network fully equivariant in distribution for every θ.
+            leave the network fully equivariant in distribution for every β.
         keys: `(B, G)` uniform random numbers behind the noise; None (evaluation) takes the mean.
         regularised: Whether the KL belongs to the loss.
         shared: Whether it is the same for all images.
@@ -269,8 +277,12 @@ class RankedDistribution(Distribution):
 
     @property
     def theta(self) -> Tensor:  # type: ignore[override]
-        """The paper's θ = 1/β in [0, ∞]."""
-        return 1 / self.beta
+        """The share of the elements that are kept, in [1/G, 1], `(B, 1)`. The paper's θ is 1/β."""
+        if self.noise == "exchangeable" and self.keys is None:
+            return torch.ones_like(self.beta)  # the mean over random ranks keeps all elements alike
+        ladder = torch.arange(self.count, 0, -1, dtype=self.beta.dtype, device=self.beta.device)
+        _, kept = self._ladder(ladder)
+        return kept.detach().sum(dim=-1, keepdim=True) / self.count
 
     def _ladder(self, ranks: Tensor) -> tuple[Tensor, Tensor]:
         """Softmax weights and the straight-through choice for ranks `(B, G)` or `(G,)`."""

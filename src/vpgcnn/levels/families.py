@@ -123,8 +123,8 @@ class Family(ABC):
 
 
 def _check_range(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise ValueError(f"{name} must be in [{low:g}, {high:g}], got {value}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise ValueError(f"{name} must be in [{low:g}, {high:g}], got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,8 @@ class Window(Family):
         _check_range("initial", self.initial, NARROWEST, 1)
 
     def start(self, group: Group) -> Tensor:
+        if self.initial < self.floor and group.order is None:
+            raise ValueError(f"initial must be at least the floor {self.floor:g} on {group}, got {self.initial:g}")
         return torch.tensor([max(self.initial, floor) for floor in self._floors(group)])
 
     def bounded(self, raw: Tensor, group: Group) -> Tensor:
@@ -221,7 +223,7 @@ class SampledWindow(Window):
 
 @dataclass(frozen=True)
 class RankedSoftmax(Family):
-    """The paper's family for finite groups: ranks, softmax(rank/θ), a threshold 1/G − η.
+    """The paper's family for finite groups: ranks, softmax(β · rank), a threshold 1/G − η.
 
     Args:
         eta: In [0, 1/G]; None for 1/(G(G+1)), the threshold 1/(G+1) of the paper's worked example.

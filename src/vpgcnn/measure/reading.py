@@ -144,7 +144,10 @@ def _layers(model: nn.Module) -> dict[str, nn.Module]:
     for path, module in model.named_modules():
         level = getattr(module, "level", None)
         if isinstance(level, Level) and not level.is_full:
-            found[str(getattr(module, "name", path))] = module
+            name = str(getattr(module, "name", path))
+            if name in found:
+                raise UserError(f"two layers are called {name!r}: call name_layers on the whole network")
+            found[name] = module
     return found
 
 
@@ -163,10 +166,10 @@ def _replaced(levels: dict[nn.Module, Level]) -> Iterator[None]:
 @contextmanager
 def whole_group(model: nn.Module) -> Iterator[nn.Module]:
     """The model as if every θ were 1, for the length of a `with` block: what its levels are worth."""
-    levels = {layer: layer.level for layer in _layers(model).values()}
+    pairs = ((layer, getattr(layer, "level", None)) for layer in model.modules())
+    levels = {layer: level for layer, level in pairs if isinstance(level, Level) and not level.is_full}
     full: dict[nn.Module, Level] = {}
     for layer, level in levels.items():
-        assert isinstance(level, Level)
         if level.moves_elements:
             raise UserError("a level that moves elements cannot be replaced by the whole group")
         full[layer] = Full().build(level.group)

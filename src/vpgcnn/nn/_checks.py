@@ -1,4 +1,4 @@
-"""Warnings about strides that break a symmetry."""
+"""Checks that layers share: what they are given, and sizes that break a symmetry."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import torch
 
+from vpgcnn.features import GroupFeature
 from vpgcnn.groups import Group
 
-__all__ = ["EquivarianceWarning", "check_centred"]
+__all__ = ["EquivarianceWarning", "check_centred", "check_feature", "check_square"]
 
 
 class EquivarianceWarning(UserWarning):
@@ -40,3 +41,24 @@ def check_centred(what: str, group: Group, sizes: Sequence[int], reach: int, str
             stacklevel=4,
         )
         return
+
+
+def check_feature(layer: object, feature: object) -> None:
+    """Refuse anything but a feature on the group."""
+    if not isinstance(feature, GroupFeature):
+        raise TypeError(
+            f"{type(layer).__name__} takes a GroupFeature, got {type(feature).__name__}: begin with LiftConv2d"
+        )
+
+
+def check_square(group: Group, height: int, width: int) -> None:
+    """Warn when a group rotates images that are not square: a quarter turn does not map their frame onto itself."""
+    if height == width or torch.compiler.is_compiling() or not group.acts_on_plane:
+        return
+    if all(axis.order is not None and axis.order <= 2 for axis in group.axes):
+        return  # half turns and mirrors need no square
+    warnings.warn(
+        f"{group} rotates images, and {height}×{width} is not square: only half turns and mirrors are exact",
+        EquivarianceWarning,
+        stacklevel=4,
+    )

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vpgcnn.features import GroupFeature
+from vpgcnn.nn._checks import check_feature
 
 __all__ = ["Pointwise", "ReLU"]
 
@@ -27,6 +28,7 @@ class Pointwise(nn.Module):
 
     def forward(self, feature: GroupFeature) -> GroupFeature:
         """values `(B, C, G, H, W)` to the same shape."""
+        check_feature(self, feature)
         return feature.map(self.function)
 
     def extra_repr(self) -> str:

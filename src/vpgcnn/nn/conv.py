@@ -26,7 +26,7 @@ from vpgcnn.kernels import KernelSpec, default_kernel
 from vpgcnn.kernels.base import check_whole
 from vpgcnn.levels import Distribution, Full, LevelSpec, WindowDistribution
 from vpgcnn.levels.distributions import midpoints, stratified
-from vpgcnn.nn._checks import check_centred
+from vpgcnn.nn._checks import check_centred, check_feature, check_square
 
 __all__ = ["GroupConv2d", "LiftConv2d", "fold", "folded", "name_layers", "unfold"]
 
@@ -123,7 +123,11 @@ class _GroupConvolution(nn.Module):
         return q.sample(noise).to(self._precision())
 
     def _precision(self) -> torch.dtype:
-        return torch.promote_types(next(self.kernel.parameters()).dtype, torch.float32)
+        return torch.promote_types(self._reference().dtype, torch.float32)
+
+    def _reference(self) -> Tensor:
+        """A tensor with the device and precision of the kernel, which may have no parameters."""
+        return next(self.kernel.parameters(), torch.empty(0))
 
     def _given(self, elements: Tensor, batch: int) -> Tensor:
         """Elements that the caller wants: `(G, K)` or `(B, G, K)`, checked."""
@@ -157,7 +161,10 @@ class _GroupConvolution(nn.Module):
             return True
         grid = self.grid(u)
         same = all(side.shape == grid.shape for side in sides)
-        return same and (torch.compiler.is_compiling() or all(torch.equal(side, grid) for side in sides))
+        if torch.compiler.is_compiling():
+            # The elements cannot be looked at. Exported networks are given none from outside; others may be.
+            return same and torch.compiler.is_exporting()
+        return same and all(torch.equal(side, grid) for side in sides)
 
     @property
     def reach(self) -> int:
@@ -180,7 +187,7 @@ class _GroupConvolution(nn.Module):
 
     def train(self, mode: bool = True) -> Self:
         """As `nn.Module.train`. Training changes the kernel, so a folded one is dropped."""
-        if mode:
+        if mode or self.training:
             self.folded = None
         return super().train(mode)
 
@@ -259,6 +266,7 @@ class LiftConv2d(_GroupConvolution):
             raise ValueError(f"expected {self.in_channels} channels, got {image.shape[1]} (shape {tuple(image.shape)})")
         if not image.is_floating_point():
             raise ValueError(f"expected images of floating point numbers, got {image.dtype}")
+        check_square(self.group, *image.shape[-2:])
         signal = image.unsqueeze(2)
         u = self.grid(image, generator) if elements is None else wrap(self._given(elements, image.shape[0]))
         feature = GroupFeature(self._convolve(signal, None, None, u), u, None, self.group)
@@ -314,8 +322,7 @@ class GroupConv2d(_GroupConvolution):
         Returns:
             A feature with values `(B, O, G', H', W')`.
         """
-        if not isinstance(feature, GroupFeature):
-            raise TypeError(f"GroupConv2d takes a GroupFeature, got {type(feature).__name__}: begin with LiftConv2d")
+        check_feature(self, feature)
         if feature.shape[1] != self.in_channels:
             raise ValueError(f"expected {self.in_channels} channels, got {feature.shape[1]} ({feature})")
         if feature.group != self.group:
@@ -372,7 +379,7 @@ def fold(model: nn.Module) -> nn.Module:
     for layer in model.modules():
         if isinstance(layer, _GroupConvolution) and not layer.level.moves_elements:
             with torch.no_grad():
-                reference = next(layer.kernel.parameters())
+                reference = layer._reference()
                 grid = layer.group.grid(dtype=layer._precision(), device=reference.device)
                 layer.folded = layer.kernel.fold(grid, None if layer.lifts else grid)
     return model

@@ -10,6 +10,7 @@ from vpgcnn._ops.memory_format import is_channels_last
 from vpgcnn._ops.precision import uniform
 from vpgcnn._ops.relu_dropout import ReluDrop, draw, possible
 from vpgcnn.features import GroupFeature
+from vpgcnn.nn._checks import check_feature
 
 __all__ = ["GroupDropout", "ReluDropout"]
 
@@ -38,6 +39,7 @@ class GroupDropout(nn.Module):
         Returns:
             A feature of the same shape; what is kept is scaled by 1 / (1 − p).
         """
+        check_feature(self, feature)
         if not self.training or self.p == 0:
             return feature
         if self.each and generator is None:
@@ -77,6 +79,7 @@ class ReluDropout(nn.Module):
         Returns:
             A feature of the same shape.
         """
+        check_feature(self, feature)
         if not self.training or self.p == 0:
             return feature.map(F.relu)
         if not possible(feature.values, self.p):

@@ -16,11 +16,13 @@ from vpgcnn._ops.memory_format import Maps, flat, is_channels_last, laid_out_as,
 from vpgcnn._ops.precision import full_precision
 from vpgcnn.features import GroupFeature
 from vpgcnn.levels.encoder import Standardise
+from vpgcnn.nn._checks import check_feature
 
 __all__ = ["GroupBatchNorm", "GroupLayerNorm", "synchronise"]
 
 
-def _check_channels(feature: GroupFeature, channels: int) -> None:
+def _check_channels(layer: nn.Module, feature: GroupFeature, channels: int) -> None:
+    check_feature(layer, feature)
     if feature.shape[1] != channels:
         raise ValueError(f"expected {channels} channels, got {feature.shape[1]} ({feature})")
 
@@ -69,7 +71,7 @@ class GroupBatchNorm(nn.Module):
         Returns:
             A feature of the same shape, in the same memory format.
         """
-        _check_channels(feature, self.channels)
+        _check_channels(self, feature, self.channels)
         synchronised = self.synchronised and is_distributed()
         if self.training and not synchronised and not feature.shape.numel():
             return feature  # an empty batch has no statistics
@@ -288,7 +290,7 @@ class GroupLayerNorm(nn.Module):
         Returns:
             A feature of the same shape.
         """
-        _check_channels(feature, self.channels)
+        _check_channels(self, feature, self.channels)
         values = feature.values
         if feature.weights is None:
             return feature.with_values(F.group_norm(values, 1, self.weight, self.bias, self.eps))

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vpgcnn.features import GroupFeature
-from vpgcnn.nn._checks import check_centred
+from vpgcnn.nn._checks import check_centred, check_feature
 
 __all__ = ["GroupPool", "SpatialPool"]
 
@@ -57,6 +57,7 @@ class SpatialPool(nn.Module):
         Returns:
             A feature with values `(B, C, G, H', W')`.
         """
+        check_feature(self, feature)
         check_centred("pool", feature.group, feature.shape[-2:], self.size, self.stride, self.padding)
         pool = F.max_pool2d if self.mode == "max" else F.avg_pool2d
         flat = feature.values.flatten(1, 2)
@@ -120,6 +121,7 @@ class GroupPool(nn.Module):
         Returns:
             `(B, C, H, W)`, or `(B, C·G, H, W)` for "flatten".
         """
+        check_feature(self, feature)
         if self.mode == "mean":
             return feature.mean()
         coverage = feature.coverage()

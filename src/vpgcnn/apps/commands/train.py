@@ -36,7 +36,7 @@ Recipes:
 Your images: --data FOLDER takes one folder per class (FOLDER/CLASS/*.jpg, or the same inside FOLDER/train,
 FOLDER/validation and FOLDER/test) or an .npz file. The command looks at the images, chooses split, image size, network
 and number of epochs, and prints its choices; you can change every setting.
-  --group auto       which symmetry to build in (default: the one that says least about the class)
+  --group auto       which symmetry to build in (default: auto, the one that carries less information about the class)
 
 Options:
   --network NAME     use another network; `vpgcnn models` lists them
@@ -109,6 +109,12 @@ def _options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     named = not arguments[0].startswith("-")
     options, rest = command.parse_known_args(arguments[1:] if named else arguments)
     options.recipe = arguments[0] if named else None
+    given = {word.split("=")[0] for word in rest if word.startswith("--")}
+    for short, name in (("lr", "--optimiser.lr"), ("start", "--start-from")):
+        if getattr(options, short) is not None and name in given:
+            raise UserError(f"--{short} cannot be combined with {name}: they set the same thing")
+    if "--use" in given:
+        raise UserError("--use goes before the command: vpgcnn --use FILE.py train …")
     rest += [] if options.lr is None else ["--optimiser.lr", options.lr]
     if not named and options.data is None:
         raise UserError("the recipe comes first: vpgcnn train mnist67-180 …; for your images: --data FOLDER")

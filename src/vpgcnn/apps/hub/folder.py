@@ -30,7 +30,6 @@ from vpgcnn.lab.networks import Prediction
 from vpgcnn.lab.training.checkpoint import Card, load_model, read_tensors, save_model
 from vpgcnn.lab.training.record import LayerLevel, Record, read_record
 from vpgcnn.lab.training.run import PUBLISHED, chosen_weights
-from vpgcnn.levels import RankedSoftmax
 from vpgcnn.measure import read_levels
 
 try:
@@ -122,9 +121,6 @@ class Pretrained(nn.Module, ModelHubMixin, library_name="vpgcnn"):
         self._check(split.images)
         seen = read_levels(self.network, self._as_network_takes(split.images))
         found = seen.circles()
-        # θ of the ranked family has no upper bound, so the share of elements that it keeps is recorded instead.
-        if isinstance(getattr(self.card.model.level, "family", None), RankedSoftmax):
-            found = {key: torch.special.entr(w).sum(dim=1).exp() / w.shape[1] for key, w in seen.weights.items()}
         levels = tuple(
             _summary(layer, values.expand(len(split)), split.labels, self.card.classes)
             for layer, values in found.items()

@@ -16,9 +16,7 @@ from vpgcnn.lab.experiments.base import Row, markdown, spread
 from vpgcnn.lab.networks import elements_of, to_unit
 from vpgcnn.lab.training.checkpoint import Card
 from vpgcnn.lab.training.progress import Quiet
-from vpgcnn.levels import RankedSoftmax
 from vpgcnn.measure import (
-    LevelReading,
     Moves,
     awareness,
     brier,
@@ -87,7 +85,7 @@ def measure_colors(model: nn.Module, card: Card, dataset: Dataset, progress: Qui
         "head": round(float(right[~small].mean()), 5) if bool((~small).any()) else None,
     }
     reading = read_levels(model, images)
-    theta = _shares(card, reading)
+    theta = reading.theta
     if set(theta) - {"ranges"}:
         with whole_group(model):
             (whole,) = orbit_probabilities(predict, images, [to_unit])
@@ -111,7 +109,7 @@ def measure_colors(model: nn.Module, card: Card, dataset: Dataset, progress: Qui
     for name in SHOWN.get(dataset.name, ()):
         label = dataset.classes.index(name)
         followed = to_unit(images[labels == label][:FOLLOWED])
-        levels = _shares(card, read_levels(model, followed).per_image())
+        levels = read_levels(model, followed).per_image().theta
         row["examples"].append({"class": name, **_followed(predict, followed, label, levels)})
     row["theta"] = {layer: _spread(values[:, 0], labels) for layer, values in theta.items()}
     row["theta_by_class"] = {
@@ -119,19 +117,6 @@ def measure_colors(model: nn.Module, card: Card, dataset: Dataset, progress: Qui
         for layer, values in theta.items()
     }
     return row
-
-
-def _shares(card: Card, reading: LevelReading) -> dict[str, Tensor]:
-    """θ of each layer `(N, 1)` as a share of the group in [0, 1].
-
-    The θ of a ranked softmax is a temperature in [0, ∞]: the share of the elements that it keeps takes its place.
-    """
-    if not isinstance(getattr(card.model.level, "family", None), RankedSoftmax):
-        return reading.theta
-    ranked = {
-        layer: 1 / (weights.shape[1] * weights.amax(dim=1, keepdim=True)) for layer, weights in reading.weights.items()
-    }
-    return {layer: theta if layer == "ranges" else ranked[layer] for layer, theta in reading.theta.items()}
 
 
 def _shifted(circle: Moves, place: float, images: Tensor) -> Tensor:

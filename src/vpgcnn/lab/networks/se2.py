@@ -55,6 +55,8 @@ class SE2Net(ImageNetwork):
             raise UserError(
                 f"kernels must be odd to stay centred (the lift's even with stem_stride 2), got {config.kernel_sizes}"
             )
+        if config.group.count == 1 and not config.level.is_full:
+            raise UserError(f"without a group there is nothing to choose: the level must be Full(), got {config.level}")
         self.config = config
         self.group = config.group
         place = Placement(config, everywhere=(Shared,))
@@ -70,14 +72,15 @@ class SE2Net(ImageNetwork):
             stride=config.stem_stride, padding=(lift_size - config.stem_stride + 1) // 2, bias=False,
         )  # fmt: skip
         self.lift_norm = GroupBatchNorm(wide)
-        self.stages = nn.ModuleList()
+        self.stages: list[str] = []
         for number, outer in enumerate(stages, start=1):
             name = f"stage{number}"
             first = conv(wide, outer, f"{name}.first", size, size // 2)
             if config.block == "residual":
-                self.stages.append(ResidualStage(first, conv(outer, outer, f"{name}.second", size, size // 2)))
+                self.add_module(name, ResidualStage(first, conv(outer, outer, f"{name}.second", size, size // 2)))
             else:
-                self.stages.append(PlainStage(first))
+                self.add_module(name, PlainStage(first))
+            self.stages.append(name)
             wide = outer
         self.last = conv(wide, final, "last", last_size, 0)
         self.last_norm = GroupBatchNorm(final)
@@ -96,7 +99,7 @@ class SE2Net(ImageNetwork):
         x = self.lift_norm(self.lift(images))
         x = self._down(x) if self.config.stem_pool else x.map(F.relu)
         for stage in self.stages:
-            x = self._down(stage(x))
+            x = self._down(self.get_submodule(stage)(x))
         x = self.last_norm(self.last(x)).map(F.relu)
         pooled = self.group_pool(x)
         pooled = pooled.amax(dim=(-2, -1)) if self.config.space_pool == "max" else pooled.mean(dim=(-2, -1))

@@ -1,7 +1,8 @@
 """The training loop. Every random choice is a function of the seed and the step, so a run can stop anywhere.
 
 One process or many take the same steps: `batch_size` counts the images of all processes, batch statistics are taken
-over all of them, and random choices are drawn for all of them.
+over all of them, and random choices are drawn for all of them. (The batch norms of plain and converted networks are
+torch's own: their statistics stay those of one process.)
 """
 
 from __future__ import annotations
@@ -228,6 +229,8 @@ class _Training:
         self.progress.message(f"network: {in_words(config.model)}, {self.parameters:,} parameters")
         if self.accelerator.num_processes > 1:
             synchronise(model)
+            if any(isinstance(part, nn.BatchNorm2d) for part in model.modules()):
+                self.progress.message("batch statistics of this network are those of each process by itself")
         parts, self.settings = parts_of(model), settings_of(config)
         self.plain = model
         self.names = {part: [name for name, _ in members] for part, members in parts.items()}

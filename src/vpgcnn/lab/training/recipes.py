@@ -101,7 +101,7 @@ RECIPES = {
         ),
     ),
     "mnist-ranges": Recipe(
-        "4s and 7s in three sizes: how far one may be turned is known, image by image, and is to be found",
+        "4s and 7s in three sizes: the true range of rotations is known for each image; the network has to find it",
         RANGES,
         RANGES,
     ),
@@ -133,7 +133,8 @@ RECIPES = {
         ),
     ),
     "colormnist-lt": Recipe(
-        "digits in red, green and blue, 30 classes, most of them small: hue shifts carry over what large classes teach",
+        "digits in red, green and blue, 30 classes, most of them small: hue equivariance transfers what is learned on "
+        "large classes to small ones",
         COLORMNIST,
         with_paper_settings(
             replace(
@@ -146,7 +147,7 @@ RECIPES = {
         ),
     ),
     "flowers102": Recipe(
-        "photographs of 102 flowers: the colour of some is free, that of others is not",
+        "photographs of 102 flowers: some may change colour without changing class, others may not",
         FLOWERS,
         with_paper_settings(
             replace(

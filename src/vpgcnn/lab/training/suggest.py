@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from vpgcnn.objective import KlSchedule
 __all__ = ["Choice", "Suggestion", "suggest"]
 
 Choice = Literal["auto", "hue", "rotation", "both", "none"]
-SIZES = (28, 64)
+SIZES = (32, 64)
 """Smallest and largest side of the images in pixels, unless a size is given."""
 SAMPLE = 600
 """Images from which the symmetry is chosen, at most."""
@@ -155,7 +156,7 @@ def _look(path: Path, size: int | None, seed: int) -> _Look:
     counts = list(Counter(listed.labels).values())
     some = ImageFolder.open(listed.folder, limit=min(SAMPLE, len(listed)), seed=seed)
     sides = [min(read_image(name).shape[-2:]) for name in some.paths[:: max(1, len(some) // 20)]]
-    side = size or min(SIZES[1], max(SIZES[0], int(median(sides))))
+    side = size or min(SIZES[1], max(SIZES[0], 8 * math.ceil(median(sides) / 8)))  # pools halve it three times
     batches = list(some.batches(side, 1 if some.is_grey() else 3))
     if not batches:
         raise UserError(f"no image in {path} can be read")
