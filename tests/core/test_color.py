@@ -2,7 +2,6 @@
 
 import math
 
-import kornia
 import pytest
 import torch
 
@@ -12,6 +11,7 @@ from vpgcnn.color import shift_hue
 
 @pytest.mark.parametrize("shift", [0.0, 0.1, 1 / 3, 0.5, -0.25, 0.9])
 def test_it_is_that_of_kornia(shift: float) -> None:
+    kornia = pytest.importorskip("kornia")
     images = torch.rand(4, 3, 8, 8, dtype=torch.float64)
     hue, saturation, value = kornia.color.rgb_to_hsv(images).unbind(1)
     moved = torch.stack([torch.remainder(hue + 2 * math.pi * shift, 2 * math.pi), saturation, value], dim=1)
