@@ -34,7 +34,7 @@ from vpgcnn import (
 )
 from vpgcnn.errors import UserError
 from vpgcnn.kernels import Kernel, KernelSpec
-from vpgcnn.measure import read_levels, whole_group, with_mean_levels
+from vpgcnn.measure import whole_group, with_mean_levels
 
 
 def test_a_window_on_moved_elements_has_the_gradient_of_where_they_are(double: None) -> None:
@@ -166,9 +166,3 @@ def test_the_objective_wants_a_prediction() -> None:
     with pytest.raises(TypeError, match=r"Elbo.of takes a Prediction, got Tensor"):
         Elbo.of(torch.zeros(2, 3), torch.zeros(2, dtype=torch.long))  # type: ignore[arg-type]
     assert float(Elbo.of(Prediction(torch.zeros(2, 3), {}), torch.zeros(2, dtype=torch.long)).kl) == 0
-
-
-def test_reading_leaves_the_model_as_it_was() -> None:
-    model = nn.Sequential(LiftConv2d(3, 4, 3, Hue(3), level=Variational()))
-    with pytest.raises(UserError, match="returns a Prediction"):
-        read_levels(model, torch.rand(2, 3, 8, 8))
