@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vpgcnn.apps.commands.common import data_dir_option, parser, plural, print_json, table, unknown
 from vpgcnn.errors import UserError
+from vpgcnn.lab.data.config import DataConfig
 from vpgcnn.lab.data.files import Archive, data_directory, fetch_files, file_status
+
+if TYPE_CHECKING:
+    from vpgcnn.lab.data.registry import DatasetEntry
 
 EXAMPLES = """examples:
   vpgcnn datasets                     list the datasets, and which files are on this machine
@@ -47,6 +52,14 @@ def main(arguments: list[str]) -> int:
             f"name a dataset: vpgcnn datasets {options.action} NAME, where NAME is one of {', '.join(DATASETS)}"
         )
     chosen = get_entry(options.name)
+    if chosen.download is not None:
+        check = _say_how_to_fetch if options.action == "fetch" else _read_all
+        images = check(options.name, chosen, root)
+        if options.json:
+            print_json({chosen.download.folder: images})
+        else:
+            print(f"{options.name}: {images} in {root / chosen.download.folder}")  # noqa: T201
+        return 0
     if options.action == "fetch":
         from vpgcnn.lab.training.progress import Progress
 
@@ -75,6 +88,22 @@ def main(arguments: list[str]) -> int:
     return 0 if "ok" in states.values() and "damaged" not in states.values() and not incomplete else 1
 
 
+def _say_how_to_fetch(name: str, chosen: DatasetEntry, root: Path) -> str:
+    """Refuse to fetch a dataset that users must download themselves, unless it is there."""
+    assert chosen.download is not None
+    count = chosen.download.count_images(root)
+    if not count:
+        raise UserError(f"{name} cannot be fetched by this command: {chosen.download.instructions} ({root})")
+    return plural(count, "image")
+
+
+def _read_all(name: str, chosen: DatasetEntry, root: Path) -> str:
+    """Read all images of a dataset that has no published checksums of single files; a damaged one is an error."""
+    dataset = chosen.load(DataConfig(name=name), root)
+    parts = dataset.train, dataset.validation, dataset.test
+    return plural(sum(map(len, parts)), "readable image")
+
+
 def _check_name(name: str) -> None:
     """Refuse an unknown name; an installed plug-in may add datasets."""
     from vpgcnn.lab.data.registry import DATASETS, get_entry
@@ -91,6 +120,8 @@ def _present(name: str, root: Path) -> str:
     from vpgcnn.lab.data.registry import get_entry
 
     chosen = get_entry(name)
+    if chosen.download is not None:
+        return plural(chosen.download.count_images(root), "image")
     count = sum((root / file.path).is_file() for file in chosen.files)
     files = f"{count} of {len(chosen.files)}"
     if chosen.archive is not None and chosen.archive.pattern:

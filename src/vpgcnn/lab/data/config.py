@@ -24,8 +24,8 @@ class DataConfig:
     limit: int | None = None
     """Use only this many training images (counted after the validation split); None uses all."""
     size: int | None = None
-    """Resize the images of a folder or of Flowers102 to size × size pixels; None takes the size of the first image,
-    or 64 for Flowers102."""
+    """Resize the images of a folder, of Flowers102 or of GTSRB to size × size pixels; None takes the size of the first
+    image, 64 for Flowers102 or 40 for GTSRB."""
     augment: Literal["none", "shift", "crop-flip", "resized-crop", "rotate"] = "none"
     """Augmentation of training images. shift: by up to 2 pixels; crop-flip: by up to 4 pixels, and mirror;
     resized-crop: random crops, and mirror; rotate: by up to max_angle."""

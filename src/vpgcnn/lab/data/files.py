@@ -19,6 +19,7 @@ from vpgcnn.errors import UserError
 __all__ = [
     "VARIABLE",
     "Archive",
+    "ManualDownload",
     "ProgressCallback",
     "PublishedFile",
     "cache_directory",
@@ -72,6 +73,25 @@ class Archive:
     def folder(self) -> PurePosixPath:
         """The folder within the archive whose members match `pattern`."""
         return PurePosixPath(self.pattern).parent
+
+
+@dataclass(frozen=True)
+class ManualDownload:
+    """A folder of images that a user has to download and unpack.
+
+    Args:
+        folder: Where it belongs, relative to the data directory.
+        patterns: The images in the folder.
+        instructions: Where to get the images and where to unpack them.
+    """
+
+    folder: str
+    patterns: tuple[str, ...]
+    instructions: str
+
+    def count_images(self, root: Path) -> int:
+        """Return the number of images in the data directory `root`."""
+        return sum(1 for pattern in self.patterns for _ in (root / self.folder).glob(pattern))
 
 
 def data_directory(given: Path | None = None) -> Path:

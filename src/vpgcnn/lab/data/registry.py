@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vpgcnn.errors import UserError
-from vpgcnn.lab.data import cifar, colormnist, flowers, folder, mnist, ranges, turn_hue
+from vpgcnn.lab.data import cifar, colormnist, flowers, folder, gtsrb, mnist, ranges, turn_hue
 from vpgcnn.lab.data.base import Dataset
 from vpgcnn.lab.data.config import DataConfig
-from vpgcnn.lab.data.files import VARIABLE, Archive, PublishedFile, data_directory
+from vpgcnn.lab.data.files import VARIABLE, Archive, ManualDownload, PublishedFile, data_directory
 
 __all__ = ["DATASETS", "DatasetEntry", "get_entry", "load", "register"]
 
@@ -26,12 +26,14 @@ class DatasetEntry:
         files: The files to download and verify; empty if the dataset is generated.
         archive: The archive that holds the files, if there is one.
         about: One line for `vpgcnn datasets`.
+        download: For a dataset that `vpgcnn datasets fetch` cannot download: what the user has to do.
     """
 
     load: Callable[[DataConfig, Path], Dataset]
     files: Sequence[PublishedFile] = ()
     archive: Archive | None = None
     about: str = ""
+    download: ManualDownload | None = None
 
 
 DATASETS: dict[str, DatasetEntry] = {
@@ -59,6 +61,21 @@ DATASETS: dict[str, DatasetEntry] = {
     ),
     "cifar100": DatasetEntry(
         cifar.load_cifar100, cifar.FILES100, cifar.ARCHIVE100, "60,000 small photographs in 100 classes"
+    ),
+    "gtsrb": DatasetEntry(
+        gtsrb.load_gtsrb,
+        about="photographs of 43 traffic signs, some of which may be rotated, mirrored, or both",
+        download=gtsrb.DOWNLOAD,
+    ),
+    "gtsrb-turn": DatasetEntry(
+        gtsrb.load_gtsrb_turn,
+        about="the same, with the true range of rotations of each image",
+        download=gtsrb.DOWNLOAD,
+    ),
+    "gtsrb-mirror": DatasetEntry(
+        gtsrb.load_gtsrb_mirror,
+        about="the same, with whether each image may be mirrored",
+        download=gtsrb.DOWNLOAD,
     ),
 }
 """The registered datasets. Add one with `register`."""
