@@ -40,7 +40,8 @@ from vpgcnn import (
 from vpgcnn._ops import resample
 from vpgcnn.groups import translate_index
 from vpgcnn.kernels import KernelSpec
-from vpgcnn.levels import LevelSpec, VariationalLevel
+from vpgcnn.levels import InvariantEncoder, LevelSpec, VariationalLevel
+from vpgcnn.levels.encoder import GAIN
 
 GROUPS: list[Group] = [
     SO2(8),
@@ -120,7 +121,20 @@ def set_theta(model: nn.Module, value: float) -> None:
     for module in model.modules():
         if isinstance(module, VariationalLevel):
             nn.init.zeros_(module.encoder.linear.weight)
-            nn.init.constant_(module.encoder.linear.bias, value)
+            nn.init.zeros_(module.encoder.linear.bias)
+            module.encoder.start.fill_(value)
+
+
+def vary_theta(model: nn.Module, std: float) -> None:
+    """Make every encoder's answers differ between images, as by a plain linear layer with weights of this deviation."""
+    for module in model.modules():
+        if isinstance(module, InvariantEncoder):
+            nn.init.normal_(module.linear.weight, std=std * module.linear.in_features / GAIN)
+
+
+def decided(level: LevelSpec) -> LevelSpec:
+    """The same level without exploration: all windows are decided, in training too."""
+    return replace(level, explore=0.0) if isinstance(level, Variational) else level
 
 
 def warm(model: nn.Module, images: Tensor) -> nn.Module:

@@ -296,7 +296,15 @@ def merged(one: Trace, two: Trace) -> Trace:
 
 def total_kl(trace: Trace, like: Tensor) -> Tensor:
     """The KL of all decisions that belong to the loss, `(B,)`, in at least single precision."""
-    parts = [q.kl() for q in trace.values() if q.regularised]
+    return _total([_decided(q, q.kl()) for q in trace.values() if q.regularised], like)
+
+
+def total_unused(trace: Trace, like: Tensor) -> Tensor:
+    """The share of the group that is not in use, `(B,)`: the sum over all decisions that belong to the loss."""
+    return _total([_decided(q, q.unused()) for q in trace.values() if q.regularised], like)
+
+
+def _total(parts: list[Tensor], like: Tensor) -> Tensor:
     if not parts:
         dtype = torch.promote_types(like.dtype, torch.float32)
         return torch.zeros(like.shape[0], dtype=dtype, device=like.device)
@@ -304,6 +312,11 @@ def total_kl(trace: Trace, like: Tensor) -> Tensor:
     for part in parts[1:]:
         total = total + part
     return total
+
+
+def _decided(q: Distribution, values: Tensor) -> Tensor:
+    """Values `(B,)` of a decision; 0 for images whose window was drawn at random, as nothing can be learned from it."""
+    return values if q.explored is None else torch.where(q.explored[:, 0] < 0, values, 0.0)
 
 
 class Prediction(NamedTuple):
@@ -321,6 +334,11 @@ class Prediction(NamedTuple):
     def kl(self) -> Tensor:
         """The KL of all levels that belong to the loss, `(B,)` in nats; 0 where there are none."""
         return total_kl(self.trace, self.logits)
+
+    @property
+    def unused(self) -> Tensor:
+        """1 − θ of each image, `(B,)`: the sum over the levels that belong to the loss; 0 where there are none."""
+        return total_unused(self.trace, self.logits)
 
     @property
     def theta(self) -> dict[str, Tensor]:

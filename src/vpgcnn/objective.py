@@ -1,13 +1,20 @@
 """The objective: classify well, and use as much of the group as that allows.
 
     >>> elbo = Elbo.of(net(images), labels)
-    >>> elbo.total(weight=0.05).backward()        # nll + λ · kl
+    >>> elbo.total().backward()                   # nll + PRICE · (1 − θ)
+    >>> elbo.total(weight=0.05).backward()        # nll + λ · kl, as in the paper
 
-λ follows a schedule (`KlSchedule`: held, then raised, then constant or lowered again) or reacts to the training
-(`DualWeight` to the nll, `Band` to the kl). All three are immutable values with the same interface:
+By default there is no λ to find. An image that does not use the group pays `PRICE` nats, one that uses a share θ of it
+pays PRICE · (1 − θ): so its windows can never cost it more than `PRICE` nats of classification loss. One price suits
+every dataset that we tried, because levels explore (see `Variational`): the network answers at every width, so the
+loss tells what a width costs this image.
+
+With the paper's KL, λ has to be found. It follows a schedule (`KlSchedule`: held, then raised, then constant or lowered
+again) or reacts to the training (`DualWeight` to the nll, `Band` to the kl). All rules are immutable values with the
+same interface:
 
     >>> rule = DualWeight(tolerance=0.04)
-    >>> loss = elbo.total(rule.at(progress))
+    >>> loss = rule.loss(elbo, progress)
     >>> rule = rule.after(nll=float(elbo.nll), kl=float(elbo.kl))
 """
 
@@ -26,7 +33,10 @@ from vpgcnn.errors import UserError
 from vpgcnn.features import Prediction
 from vpgcnn.levels import Level
 
-__all__ = ["Band", "DualWeight", "Elbo", "KlSchedule", "KlWeight", "log_shares", "parameter_groups"]
+__all__ = ["PRICE", "Band", "DualWeight", "Elbo", "KlSchedule", "KlWeight", "Price", "log_shares", "parameter_groups"]
+
+PRICE = 0.05
+"""What the whole group is worth to an image, in nats of classification loss. All levels of a network share it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +45,14 @@ class Elbo:
 
     Args:
         nll: −log p(label | image), a scalar.
-        kl: KL(q‖uniform), summed over the layers that have a level, a scalar.
+        kl: KL(q‖uniform), summed over the layers that have a level, a scalar. Windows that were drawn at random
+            (`Variational.explore`) count as 0.
+        unused: 1 − θ, the mean over these layers, a scalar; likewise.
     """
 
     nll: Tensor
     kl: Tensor
+    unused: Tensor | float = 0.0
 
     @classmethod
     def of(cls, prediction: Prediction, labels: Tensor, prior: Tensor | None = None) -> Elbo:
@@ -56,18 +69,20 @@ class Elbo:
         if not isinstance(prediction, Prediction):
             raise TypeError(f"Elbo.of takes a Prediction, got {type(prediction).__name__}")
         logits = prediction.logits.float() if prior is None else prediction.logits.float() + prior
-        return cls(F.cross_entropy(logits, labels), prediction.kl.float().mean())
+        levels = sum(q.regularised for q in prediction.trace.values())
+        unused = prediction.unused.float().mean() / max(1, levels)
+        return cls(F.cross_entropy(logits, labels), prediction.kl.float().mean(), unused)
 
-    def total(self, weight: float = 1.0) -> Tensor:
-        """The training loss nll + λ·kl.
+    def total(self, weight: float | None = None) -> Tensor:
+        """The training loss.
 
         Args:
-            weight: λ.
+            weight: λ, for nll + λ·kl. None: nll + `PRICE` · unused.
 
         Returns:
             A scalar.
         """
-        return self.nll + weight * self.kl
+        return self.nll + (PRICE * self.unused if weight is None else weight * self.kl)
 
 
 def log_shares(labels: Tensor, classes: int) -> Tensor:
@@ -107,6 +122,42 @@ class KlWeight(ABC):
             nll: Classification loss of that step, in nats.
             kl: Mean kl of that step, in nats.
         """
+
+    def loss(self, elbo: Elbo, progress: float) -> Tensor:
+        """The training loss of the next step, a scalar.
+
+        Args:
+            elbo: Its two terms.
+            progress: How far training has come, from 0 to 1.
+        """
+        return elbo.total(self.at(progress))
+
+
+@dataclass(frozen=True)
+class Price(KlWeight):
+    """A constant price for the share of the group that is not in use: nll + nats · (1 − θ). The default.
+
+    Windows cost an image at most `nats`: at the best θ its classification loss exceeds that of closed windows by no
+    more. The price is the same for every image, so an easy image cannot pay for a hard one.
+    """
+
+    nats: float = PRICE
+    """What the whole group is worth to an image, in nats of classification loss."""
+    name: Literal["price"] = "price"
+    """Which rule this configures."""
+
+    def __post_init__(self) -> None:
+        if not self.nats >= 0:
+            raise UserError(f"a price must not be negative, got {self.nats}")
+
+    def at(self, progress: float) -> float:
+        return self.nats
+
+    def loss(self, elbo: Elbo, progress: float) -> Tensor:
+        return elbo.nll + self.nats * elbo.unused
+
+    def after(self, *, nll: float = 0.0, kl: float = 0.0) -> Self:
+        return self
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words += ["--epochs", 2, "--batch-size", 8, "--select", "accuracy", "--threads", 1, "--model.widths", 3, 3, 4]
     words += ["--model.stem-stride", 1, "--model.kernel-sizes", 3, 3, 3]
     words += ["--model.level", "Variational(Window(0.5), condition='output')", "--model.kernel", "Siren(hidden=6)"]
+    words += ["--level-optimiser.lr", 1e-4]  # so slowly that windows of different images stay different
     result = vpgcnn(*words, "--json")
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["test"]["images"] == 9

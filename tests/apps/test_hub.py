@@ -141,7 +141,7 @@ def test_the_card_gives_the_true_numbers(
     assert f"few images ({len(data.train)})" in card.text
     chosen = f"weights of the epoch with the best validation accuracy (epoch {result['epoch']})"
     assert f"2 epochs, batch size 8, seed 5; {chosen}" in card.text
-    assert "Optimiser: adamw, learning rate 0.01, weight decay 0.001; for the levels: adamw, 0.01, 0" in card.text
+    assert "Optimiser: adamw, learning rate 0.01, weight decay 0.001; for the levels: adamw, 0.0001, 0" in card.text
     assert "Classes: bright, dark" in card.text
     network, own = load_model(chosen_weights(trained / "run"))
     assert f"mean {own.mean[0]:.4f}, standard deviation {own.std[0]:.4f}" in card.text

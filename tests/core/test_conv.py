@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from support import FAMILIES, TABLES, SmallNet, moved, name, random_feature, set_theta, warm
+from support import FAMILIES, TABLES, SmallNet, moved, name, random_feature, set_theta, vary_theta, warm
 from vpgcnn import (
     O2,
     SO2,
@@ -178,7 +178,7 @@ def test_the_path_is_chosen_by_shape() -> None:
 def test_a_level_may_see_the_output_and_stays_invariant(double: None, group: Group) -> None:
     """θ is a function of what the layer makes, the same for every pose; and what the layer makes is unchanged."""
     conv = GroupConv2d(4, 6, 3, group, level=Variational(condition="output"), padding=1).eval()
-    nn.init.normal_(conv.level.encoder.linear.weight)
+    vary_theta(conv, 1.0)
     feature = random_feature(group, size=8)
     plain = GroupConv2d(4, 6, 3, group, padding=1).eval()
     plain.load_state_dict(conv.state_dict(), strict=False)
@@ -229,7 +229,8 @@ def test_training_moves_the_grid_and_evaluation_does_not() -> None:
 
 
 def test_the_kl_travels_with_the_data() -> None:
-    model = SmallNet(Hue(3), levels=[Variational(), Full(), Shared(), Variational()])
+    own = Variational(explore=0.0)
+    model = SmallNet(Hue(3), levels=[own, Full(), Shared(), own])
     set_theta(model, 0.5)
     kl = model(torch.rand(2, 3, 8, 8)).kl
     assert kl.tolist() == pytest.approx([2 * math.log(2)] * 2)  # two variational layers; Shared does not count
@@ -240,7 +241,7 @@ def test_one_network_serves_all_levels() -> None:
     full, partial_net = SmallNet(Hue(3)), SmallNet(Hue(3), level=Variational())
     missing, unexpected = partial_net.load_state_dict(full.state_dict(), strict=False)
     assert unexpected == []
-    assert all("level.encoder" in key for key in missing)
+    assert all("level.encoder" in key or key.endswith("level.dial") for key in missing)
     set_theta(partial_net, 1.0)
     images = torch.rand(2, 3, 8, 8)
     assert torch.allclose(full.eval()(images)[0], partial_net.eval()(images)[0], atol=1e-6)
@@ -302,7 +303,7 @@ def test_folding_inside_folding() -> None:
 
 @pytest.mark.parametrize("elements", [SO2(3).grid(0.2), torch.tensor([[0.0], [0.1], [9.5]]), torch.rand(2, 5, 1)])
 def test_given_elements_get_weights_that_sum_to_one(elements: Tensor) -> None:
-    lift = LiftConv2d(1, 3, 5, SO2(4), level=Variational())
+    lift = LiftConv2d(1, 3, 5, SO2(4), level=Variational(explore=0.0))
     set_theta(lift, 0.6)
     feature = lift(torch.rand(2, 1, 9, 9), elements=elements)
     assert feature.weights is not None

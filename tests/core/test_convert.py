@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from support import vary_theta
 from vpgcnn import Dihedral, Elbo, Full, Hue, Product, Rotations, SampledWindow, Shared, Variational, Window
 from vpgcnn._ops import resample
 from vpgcnn.conversion import Converted, MixedConv2d, convert
@@ -189,17 +190,16 @@ def test_it_can_be_trained() -> None:
         optimiser.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.7 * losses[0]
-    assert float(net(pixels).kl.mean().detach()) < 0.6 * math.log(3)  # the windows have opened
+    assert float(net.eval()(pixels).kl.mean().detach()) < 0.6 * math.log(3)  # the windows have opened
     assert any(float(part.weight.detach().abs().max()) > 1e-3 for part in net.network[0].cross)
 
 
 @pytest.mark.parametrize("group", [Hue(3), Product(Rotations(4), Hue(3))], ids=str)
 def test_every_new_parameter_gets_a_gradient(group: Group) -> None:
     """Layers before and after the level, mixing kernels that are 0 included."""
-    net = convert(network(), group, level=Variational(Window(initial=0.6)), levels="3.conv2", example=images()).train()
-    for part in net.modules():
-        if isinstance(part, MixedConv2d) and part.level is not None:
-            nn.init.normal_(part.level.encoder.linear.weight, std=0.1)
+    level = Variational(Window(initial=0.6), explore=0.0)
+    net = convert(network(), group, level=level, levels="3.conv2", example=images()).train()
+    vary_theta(net, 0.1)
     Elbo.of(net(images()), torch.tensor([0, 1, 2])).total(0.1).backward()
     assert [name for name, each in net.named_parameters() if each.grad is None or not each.grad.any()] == []
 
@@ -358,9 +358,7 @@ def test_checkpoints_change_nothing(levels: Any, family: Window, reentrant: bool
     pixels = images(3, 6, 6)
     net = convert(Checkpointed().double(), Hue(3), level=Variational(family), levels=levels, example=pixels)
     net = stirred(net).double().train()
-    for part in net.modules():
-        if isinstance(part, MixedConv2d) and part.level is not None:
-            nn.init.normal_(part.level.encoder.linear.weight, std=0.1)
+    vary_theta(net, 0.1)
 
     def run(which: str) -> list[Tensor]:
         own = copy.deepcopy(net)
@@ -383,7 +381,8 @@ def test_a_second_backward_does_not_see_the_first() -> None:
     """Gradients that cross a reentrant checkpoint are those of one backward pass."""
     torch.manual_seed(0)
     pixels = images(3, 6, 6).requires_grad_()
-    net = convert(Checkpointed().double(), Hue(3), level=Variational(Window(initial=0.5)), example=pixels.detach())
+    level = Variational(Window(initial=0.5), explore=0.0)
+    net = convert(Checkpointed().double(), Hue(3), level=level, example=pixels.detach())
     net = stirred(net).double().train()
     net.network.which = "bc"
     answer = net(pixels)
@@ -425,7 +424,8 @@ def test_views_that_do_not_count_are_not_in_the_statistics(group: Group, norm: A
     """Before any step, training is what it was for the original: logits, gradients and running statistics."""
     plain = normed(norm)
     pixels = images(4) * torch.tensor([0.1, 1.0, 3.0]).view(3, 1, 1)  # views that differ much
-    net = convert(plain, group, levels=levels, example=pixels).train()
+    closed = Variational(Window(initial=1 / group.count), explore=0.0)
+    net = convert(plain, group, level=closed, levels=levels, example=pixels).train()
     plain.train()
     labels = torch.tensor([0, 1, 2, 0])
     for _ in range(2):
@@ -457,9 +457,9 @@ def test_with_the_whole_group_all_views_count_alike() -> None:
 
 def test_after_a_level_views_count_by_their_weight() -> None:
     plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), *tail()).double()
-    level = Variational(Window(initial=0.6))
+    level = Variational(Window(initial=0.6), explore=0.0)
     net = stirred(convert(plain, Hue(3), level=level, example=images())).train()
-    nn.init.normal_(net.network[0].level.encoder.linear.weight, std=0.1)
+    vary_theta(net, 0.1)
     seen: list[Tensor] = []
     norm = net.network[1]
     norm.momentum = 1.0
@@ -579,7 +579,8 @@ def test_what_does_not_turn_takes_images_that_are_not_square(group: Group) -> No
     pixels = images(2, 10, 14)
     net = stirred(convert(plain, group, level=Full(), example=pixels))
     with torch.no_grad():
-        assert torch.allclose(convert(plain, group, example=pixels)(pixels).logits, plain(pixels), atol=1e-10)
+        closed = convert(plain, group, example=pixels).eval()
+        assert torch.allclose(closed(pixels).logits, plain(pixels), atol=1e-10)
         expected = net(pixels).logits
         moved = {Hue(3): pixels.roll(1, 1), Dihedral(1): pixels.flip(-1)}.get(group, pixels.flip(-1, -2))  # type: ignore[call-overload]
         assert torch.allclose(net(moved).logits, expected, atol=1e-10)
@@ -721,7 +722,8 @@ def test_a_network_may_be_a_convolution_alone() -> None:
         out = net(images()).logits
         assert out.shape == (3, 4, 17, 17)
         assert torch.allclose(net(images().roll(1, 1)).logits, out, atol=1e-10)
-        assert torch.allclose(convert(plain, Hue(3), example=images())(images()).logits, plain(images()), atol=1e-10)
+        closed = convert(plain, Hue(3), example=images()).eval()
+        assert torch.allclose(closed(images()).logits, plain(images()), atol=1e-10)
 
 
 def test_instance_norms_are_allowed() -> None:
@@ -977,7 +979,8 @@ def test_it_can_be_exported(group: Group, until: str | None) -> None:
 
 def test_compiled_it_runs_as_it_is() -> None:
     """torch.compile leaves a converted network alone: right, and no faster."""
-    net = stirred(convert(network(), Hue(3), level=Variational(Window(initial=0.6)), example=images())).train()
+    level = Variational(Window(initial=0.6), explore=0.0)
+    net = stirred(convert(network(), Hue(3), level=level, example=images())).train()
     twin = copy.deepcopy(net)
     compiled = torch.compile(nn.Sequential(nn.Identity(), twin), backend="aot_eager")
     one, two = net(images()), compiled(images())

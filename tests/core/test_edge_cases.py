@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from support import FAMILIES, SmallNet, random_feature, set_theta, warm
+from support import FAMILIES, SmallNet, decided, random_feature, set_theta, vary_theta, warm
 from vpgcnn import (
     SO2,
     Group,
@@ -82,8 +82,7 @@ def test_ranked_softmax_exports_to_onnx(noise: str) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="there is no onnxruntime")
     pytest.importorskip("onnxscript", reason="there is no onnxscript")
     net = Net(Hue(3), Variational(RankedSoftmax(noise=noise, initial=0.6)))  # type: ignore[arg-type]
-    for level in (net.lift.level, net.last.level):
-        nn.init.normal_(level.encoder.linear.weight)
+    vary_theta(net, 1.0)
     deployed = Deployed(net, example=torch.rand(2, 3, 8, 8))
     program = exported(deployed, channels=3, size=8)
     session = onnxruntime.InferenceSession(onnx_bytes(program, {"classes": list("abcde")}))
@@ -136,10 +135,10 @@ def test_elements_that_are_all_outside_the_window(layer: str) -> None:
     """The nearest to the identity stays: weights sum to 1, and nothing is NaN."""
     elements = torch.tensor([[2.0], [-1.5], [3.0]])
     if layer == "lift":
-        module = LiftConv2d(1, 3, 3, SO2(4), level=Variational())
+        module = LiftConv2d(1, 3, 3, SO2(4), level=Variational(explore=0.0))
         given: Tensor | GroupFeature = torch.rand(2, 1, 8, 8)
     else:
-        module = GroupConv2d(4, 3, 3, SO2(4), level=Variational())
+        module = GroupConv2d(4, 3, 3, SO2(4), level=Variational(explore=0.0))
         given = random_feature(SO2(4))
     set_theta(module, 0.05)
     out = module(given, elements=elements)
@@ -151,8 +150,8 @@ def test_elements_that_are_all_outside_the_window(layer: str) -> None:
 
 def test_given_elements_stay_uneven_in_the_next_layer() -> None:
     """They travel with the feature, so the level of the next layer has to make its weights sum to 1 as well."""
-    lift = LiftConv2d(1, 4, 3, SO2(4), level=Variational())
-    conv = GroupConv2d(4, 3, 3, SO2(4), level=Variational())
+    lift = LiftConv2d(1, 4, 3, SO2(4), level=Variational(explore=0.0))
+    conv = GroupConv2d(4, 3, 3, SO2(4), level=Variational(explore=0.0))
     for module in (lift, conv):
         set_theta(module, 0.4)
     feature = conv(lift(torch.rand(2, 1, 8, 8), elements=torch.tensor([[0.0], [0.1], [9.5]])))
@@ -240,9 +239,8 @@ VMAPPED = {
 def test_per_sample_gradients(key: str, training: bool) -> None:
     """`vmap` of `grad` against one backward pass for each image; in training each image draws its own noise."""
     group, level = VMAPPED[key]
-    net = Invariant(group, level).train(training)
-    for module in (net.lift.level, net.last.level):
-        nn.init.normal_(module.encoder.linear.weight, std=0.1)
+    net = Invariant(group, decided(level)).train(training)
+    vary_theta(net, 0.1)
     parameters = {key: value.detach() for key, value in net.named_parameters()}
     images = torch.rand(3, 3, 8, 8)
 
@@ -270,9 +268,7 @@ def test_a_deployed_network_serves_two_threads() -> None:
     """θ comes out of the call itself; hooks on the network would mix the calls up."""
     images = torch.rand(16, 3, 8, 8)
     net = warm(SmallNet(Hue(3), level=Variational(SampledWindow())), images)
-    for module in net.modules():
-        if isinstance(module, nn.Linear) and module.out_features == 1:
-            nn.init.normal_(module.weight, std=0.3)
+    vary_theta(net, 0.3)
     deployed = Deployed(net, example=images[:1])
     assert deployed.layers == ["lift", "convs.0", "convs.1", "convs.2"]
     parts = [images[:3], images[3:5]]

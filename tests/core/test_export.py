@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from support import FAMILIES, SmallNet, warm
+from support import FAMILIES, SmallNet, vary_theta, warm
 from vpgcnn import (
     SO2,
     Group,
@@ -27,7 +27,7 @@ from vpgcnn import (
 )
 from vpgcnn.errors import UserError
 from vpgcnn.export import Deployed, exported, onnx_bytes
-from vpgcnn.levels import LevelSpec, VariationalLevel
+from vpgcnn.levels import LevelSpec
 
 EXPORTED = [name for name in FAMILIES if name != "reparametrized"]
 
@@ -36,9 +36,7 @@ def deployed(name: str = "window-hue") -> Deployed:
     """A small network of this family, whose norms have seen images."""
     group, level = FAMILIES[name]
     net = warm(SmallNet(group, level=level, width=4), torch.rand(4, 3, 8, 8))
-    for part in net.modules():
-        if isinstance(part, VariationalLevel):
-            torch.nn.init.normal_(part.encoder.linear.weight, std=0.3)  # so that images differ in θ
+    vary_theta(net, 0.3)  # so that images differ in θ
     return Deployed(net, torch.rand(1, 3, 8, 8))
 
 

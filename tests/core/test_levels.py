@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from support import FAMILIES, GROUPS, channels_last, moved, name, random_feature
+from support import FAMILIES, GROUPS, channels_last, decided, moved, name, random_feature, vary_theta
 from vpgcnn import (
     SO2,
     Full,
@@ -42,7 +42,7 @@ def test_theta_is_invariant(double: None, group: Group, weighted: bool, hidden: 
         weights[:, 0] += 0.1
         feature = replace(feature, weights=weights / weights.sum(1, keepdim=True))
     encoder = InvariantEncoder(group, 4, torch.tensor([0.5]), hidden)
-    nn.init.normal_(encoder.linear.weight)
+    vary_theta(encoder, 1.0)
     answer = encoder(feature)
     assert answer.std() > 1e-6  # it looks at the image
     for g in group.grid():
@@ -55,7 +55,7 @@ def test_an_element_that_was_left_out_does_not_reach_the_encoder() -> None:
     feature = random_feature(Hue(3))
     weights = torch.tensor([[0.5, 0.5, 0.0]]).expand(2, 3)
     encoder = InvariantEncoder(Hue(3), 4, torch.tensor([0.5]))
-    nn.init.normal_(encoder.linear.weight)
+    vary_theta(encoder, 1.0)
     changed = feature.values.clone()
     changed[:, :, 2] += 5
     one = encoder(GroupFeature(feature.values, feature.elements, weights, feature.group))
@@ -66,10 +66,11 @@ def test_an_element_that_was_left_out_does_not_reach_the_encoder() -> None:
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("pixels", [False, True])
 def test_a_level_can_look_at_a_relu_that_is_not_computed(double: None, weighted: bool, pixels: bool) -> None:
-    level, feature = Variational().build(Hue(3), 4), random_feature(Hue(3), batch=600)  # more than go at once
+    level = Variational(detach_features=False, explore=0.0).build(Hue(3), 4)
+    feature = random_feature(Hue(3), batch=600)  # more than go at once
     if weighted:
         feature = replace(feature, weights=torch.rand(600, 3).softmax(dim=1))
-    nn.init.normal_(level.encoder.linear.weight)
+    vary_theta(level, 1.0)
     values = feature.values - feature.values.mean()
     if pixels:
         values = channels_last(values)
@@ -86,8 +87,9 @@ def test_a_level_can_look_at_a_relu_that_is_not_computed(double: None, weighted:
 
 @pytest.mark.parametrize("detached", [False, True])
 def test_a_detached_level_learns_without_shaping_what_it_sees(detached: bool) -> None:
-    level, feature = Variational(detach_features=detached).build(Hue(3), 4), random_feature(Hue(3))
-    same = Variational().build(Hue(3), 4)
+    level = Variational(detach_features=detached, explore=0.0).build(Hue(3), 4)
+    same = Variational(detach_features=not detached, explore=0.0).build(Hue(3), 4)
+    feature = random_feature(Hue(3))
     same.load_state_dict(level.state_dict())
     start, weights = feature.values.detach().requires_grad_(), torch.tensor([[0.5, 0.3, 0.2]]).repeat(2, 1)
     feature = replace(feature, values=start, weights=weights.requires_grad_())
@@ -98,6 +100,7 @@ def test_a_detached_level_learns_without_shaping_what_it_sees(detached: bool) ->
     to_encoder = torch.autograd.grad(theta.square().sum(), list(level.encoder.parameters()))
     assert all(torch.isfinite(grad).all() for grad in to_encoder)
     assert to_encoder[0].abs().sum() > 0
+    assert Variational().detach_features
 
 
 def test_the_encoder_is_as_light_as_the_papers() -> None:
@@ -146,19 +149,19 @@ def test_evaluation_is_deterministic(group: Group, level: LevelSpec) -> None:
 @pytest.mark.parametrize("key", ["permuted", "exchangeable", "gumbel", "sampled"])
 def test_randomness_is_passed_in(key: str) -> None:
     group, level = FAMILIES[key]
-    module, feature = level.build(group, 4), random_feature(group, batch=32)
+    module, feature = decided(level).build(group, 4), random_feature(group, batch=32)
 
     def weights(seed: int) -> torch.Tensor:
         return module(feature, torch.Generator().manual_seed(seed)).weights(feature.elements)
 
-    nn.init.constant_(module.encoder.linear.bias, 0.0 if key == "gumbel" else 0.8)
+    module.encoder.start.fill_(0.0 if key == "gumbel" else 0.8)
     assert torch.equal(weights(1), weights(1))
     assert not all(torch.equal(weights(1), weights(seed)) for seed in range(2, 12))
 
 
 @families
 def test_every_parameter_gets_a_gradient(group: Group, level: LevelSpec) -> None:
-    module, feature = level.build(group, 4), random_feature(group)
+    module, feature = decided(level).build(group, 4), random_feature(group, batch=8)
     q = module(feature)
     loss = (q.weights(feature.elements) * torch.randn(feature.shape[2])).sum() + q.kl().sum()
     if module.is_full:
@@ -179,9 +182,8 @@ def test_full_is_the_whole_group() -> None:
 
 def test_shared_is_the_same_for_all_images_and_variational_is_not() -> None:
     feature = random_feature(Hue(6), batch=8)
-    shared, variational = Shared().build(Hue(6)), Variational().build(Hue(6), 4)
-    nn.init.normal_(variational.encoder.linear.weight, std=0.01)
-    nn.init.constant_(variational.encoder.linear.bias, 0.5)
+    shared, variational = Shared().build(Hue(6)), Variational(Window(0.5), explore=0.0).build(Hue(6), 4)
+    vary_theta(variational, 0.01)
     assert shared(feature).theta.unique().numel() == 1
     assert variational(feature).theta.unique().numel() == 8
     assert shared(feature).theta[0].item() == pytest.approx(0.9)
@@ -246,8 +248,8 @@ def test_levels_take_an_empty_batch_and_a_single_image(level, batch: int, traini
 
 def test_images_that_differ_little_get_levels_that_differ() -> None:
     """What all images have in common does not drown what tells them apart."""
-    level = Variational().build(Hue(6), 8)
-    nn.init.normal_(level.encoder.linear.weight, std=0.05)
+    level = Variational(explore=0.0).build(Hue(6), 8)
+    vary_theta(level, 0.05)
     feature = random_feature(Hue(6), channels=8, batch=32).map(lambda x: 5 + 0.1 * x)
     assert level(feature).theta.std() > 0.01
 
@@ -272,11 +274,12 @@ def test_the_encoder_refuses_another_number_of_elements() -> None:
 
 
 def test_a_value_builds_its_module() -> None:
-    level = Variational(Window(initial=0.4), encoder_width=3, detach_features=True).build(SO2(8), channels=4)
+    level = Variational(Window(initial=0.4), encoder_width=3, explore=0.0).build(SO2(8), channels=4)
     assert isinstance(level, VariationalLevel)
     assert level(random_feature(SO2(8), batch=16)).theta.mean().item() == pytest.approx(0.4, abs=0.05)
     assert "initial=0.4" in repr(level)
     assert "detach_features=True" in repr(level)
+    assert "explore=0" in repr(level)
     assert level.encoder.second.out_features == 3
     assert isinstance(Shared().build(SO2(8)), SharedLevel)
     assert Variational(ReparametrizedWindow()).build(SO2(8), 4).moves_elements

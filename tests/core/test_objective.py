@@ -11,7 +11,7 @@ from support import SmallNet
 from vpgcnn import Hue, Prediction, Shared, Variational
 from vpgcnn.errors import UserError
 from vpgcnn.levels.distributions import WindowDistribution
-from vpgcnn.objective import Band, DualWeight, Elbo, KlSchedule, KlWeight, log_shares, parameter_groups
+from vpgcnn.objective import Band, DualWeight, Elbo, KlSchedule, KlWeight, Price, log_shares, parameter_groups
 
 
 def prediction(logits: torch.Tensor, *kl: float) -> Prediction:
@@ -128,15 +128,31 @@ def test_nonsense_bands_are_refused(wrong: dict[str, float]) -> None:
         Band(**wrong)
 
 
-@pytest.mark.parametrize("rule", [KlSchedule(), DualWeight(), Band()], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", [Price(), KlSchedule(), DualWeight(), Band()], ids=lambda rule: rule.name)
 def test_all_rules_have_one_interface(rule: KlWeight) -> None:
     after = rule.after(nll=0.01, kl=3.0)
     assert type(after) is type(rule)
     assert isinstance(after.at(0.5), float)
-    if isinstance(rule, KlSchedule):
+    if isinstance(rule, KlSchedule | Price):
         assert after == rule
     else:
         assert after.at(0.5) != rule.at(0.5) == rule.weight  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [KlSchedule(start=0.1, peak=0.5, hold=0.0, ramp=1.0), DualWeight(weight=0.3), Band(weight=-0.2)],
+    ids=lambda rule: rule.name,
+)
+def test_rules_of_the_kl_weigh_it_by_lambda(rule: KlWeight) -> None:
+    elbo = Elbo(torch.tensor(2.0), torch.tensor(3.0), torch.tensor(100.0))
+    for progress in (0.0, 0.5, 1.0):
+        assert rule.loss(elbo, progress).item() == pytest.approx(2.0 + 3.0 * rule.at(progress))
+
+
+def test_a_price_weighs_what_is_not_in_use_and_not_the_kl() -> None:
+    elbo = Elbo(torch.tensor(2.0), torch.tensor(100.0), torch.tensor(0.5))
+    assert Price(0.4).loss(elbo, 0.5).item() == pytest.approx(2.2)
 
 
 @pytest.mark.parametrize("make", [DualWeight, Band])

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from support import SmallNet, random_feature, set_theta
+from support import SmallNet, random_feature, set_theta, vary_theta
 from vpgcnn import (
     SO2,
     Full,
@@ -98,21 +98,21 @@ def test_elements_of_another_feature_come_with_their_span() -> None:
 class Block(nn.Module):
     """A residual block: two convolutions with a level each, and a shortcut with one."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, level: Variational) -> None:
         super().__init__()
-        self.first = GroupConv2d(4, 4, 3, group, level=Variational(), padding=1)
-        self.second = GroupConv2d(4, 4, 3, group, level=Variational(SampledWindow()), padding=1)
-        self.shortcut = GroupConv2d(4, 4, 1, group, level=Variational())
+        self.first = GroupConv2d(4, 4, 3, group, level=level, padding=1)
+        self.second = GroupConv2d(4, 4, 3, group, level=replace(level, family=SampledWindow()), padding=1)
+        self.shortcut = GroupConv2d(4, 4, 1, group, level=level)
 
     def forward(self, feature: GroupFeature) -> GroupFeature:
         return self.second(F.relu(self.first(feature))) + self.shortcut(feature)
 
 
 class Net(nn.Module):
-    def __init__(self, group: Group = Hue(3)) -> None:  # noqa: B008
+    def __init__(self, group: Group = Hue(3), level: Variational = Variational()) -> None:  # noqa: B008
         super().__init__()
-        self.lift = LiftConv2d(3, 4, 3, group, level=Variational())
-        self.blocks = nn.Sequential(Block(group), Block(group))
+        self.lift = LiftConv2d(3, 4, 3, group, level=level)
+        self.blocks = nn.Sequential(Block(group, level), Block(group, level))
         self.last = GroupConv2d(4, 4, 3, group, level=Shared(regularised=True))
         self.pool, self.head = GroupPool(), nn.Linear(4, 5)
         name_layers(self)
@@ -120,8 +120,8 @@ class Net(nn.Module):
             if isinstance(module, LiftConv2d | GroupConv2d) and not module.level.is_full:
                 encoder = getattr(module.level, "encoder", None)
                 if encoder is not None:  # levels that differ between images and layers
-                    nn.init.normal_(encoder.linear.weight, std=0.1)
-                    nn.init.constant_(encoder.linear.bias, 0.7)
+                    vary_theta(encoder, 0.1)
+                    encoder.start.fill_(0.7)
 
     def forward(self, images: Tensor) -> Prediction:
         x = self.last(self.blocks(self.lift(images)))
@@ -182,23 +182,24 @@ def sum_of_layers(trace: Trace) -> Tensor:
 @pytest.mark.parametrize("training", [True, False])
 def test_nothing_is_counted_twice(group: Group, training: bool) -> None:
     """The sum over layers, each once: also what two branches share from before they parted."""
-    net = Net(group) if group.order else SmallNet(group, level=Variational())
+    level = Variational(explore=0.0)
+    net = Net(group, level) if group.order else SmallNet(group, level=level)
     prediction = net.train(training)(IMAGES)
     assert torch.equal(prediction.kl, sum_of_layers(prediction.trace))
     assert (prediction.kl > 0).all()
     feature = random_feature(group, batch=3)
-    conv = GroupConv2d(4, 4, 3, group, level=Variational(), padding=1)
+    conv = GroupConv2d(4, 4, 3, group, level=level, padding=1)
     once = conv(feature)
     assert torch.equal((once + once).kl, once.kl)
     assert torch.equal((once + feature).kl, once.kl)
     assert torch.equal((feature + once).kl, once.kl)
-    further = GroupConv2d(4, 4, 3, group, level=Variational(), padding=1)(once)
+    further = GroupConv2d(4, 4, 3, group, level=level, padding=1)(once)
     assert torch.equal((further + once).kl, once.kl + further.trace[list(further.trace)[1]].kl())
 
 
 def test_the_kl_has_the_gradient_of_every_layer_once() -> None:
-    net = Net()
-    set_theta(net, 0.6)  # by biases alone: no level depends on those before it
+    net = Net(level=Variational(explore=0.0))
+    set_theta(net, 0.6)  # by the start alone: no level depends on those before it
     prediction = net(IMAGES)
     theta = [q.theta for q in prediction.trace.values()]
     grads = torch.autograd.grad(prediction.kl.sum(), theta)
@@ -207,7 +208,7 @@ def test_the_kl_has_the_gradient_of_every_layer_once() -> None:
 
 
 def test_a_layer_that_is_used_twice_is_counted_twice() -> None:
-    conv = GroupConv2d(4, 4, 3, Hue(3), level=Variational(), padding=1)
+    conv = GroupConv2d(4, 4, 3, Hue(3), level=Variational(explore=0.0), padding=1)
     conv.name = "conv"
     set_theta(conv, 0.5)
     feature = conv(F.relu(conv(conv(random_feature(Hue(3))))))

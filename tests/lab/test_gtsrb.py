@@ -325,7 +325,7 @@ def test_commands_count_verify_and_say_where_to_get_it(
         captured = capsys.readouterr()
         return code, captured.out + captured.err
 
-    assert f"gtsrb-turn      {count} images" in run("--data-dir", fragile)[1]
+    assert f"gtsrb-turn {count} images" in " ".join(run("--data-dir", fragile)[1].split())
     assert "0 images" in run("list", "gtsrb", "--data-dir", tmp_path / "no")[1]
     code, text = run("fetch", "gtsrb", "--data-dir", tmp_path / "no")
     assert code == 1

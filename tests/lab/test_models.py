@@ -103,8 +103,8 @@ def test_encoders_of_a_whole_network_can_be_detached(config: ModelConfig) -> Non
         found = build(replace(config, level=level), 3, 10).modules()
         return {m.detach_features for m in found if isinstance(m, VariationalLevel)}
 
-    assert detached(Variational()) == {False}
-    assert detached(Variational(detach_features=True)) == {True}
+    assert detached(Variational()) == {True}
+    assert detached(Variational(detach_features=False)) == {False}
 
 
 STEMS = {"pool": {"stem_pool": True}, "stride": {"stem_pool": False, "stem_stride": 2, "kernel_sizes": (6, 3, 3)}}

@@ -104,7 +104,7 @@ def test_every_arm_has_the_papers_hyperparameters(experiment: str, arm: str, col
             assert config.model.level == Full()
     assert (config.batch_size, config.epochs) == (batch, epochs)
     assert config.optimiser == OptimiserConfig(KIND[kind], lr, decay)  # type: ignore[arg-type, index]
-    assert levels is None or config.level_optimiser == levels
+    assert levels is None or config.level_optimiser.beside(config.optimiser) == levels
 
 
 def test_every_number_that_the_paper_prints_has_an_arm() -> None:
@@ -121,7 +121,7 @@ def test_groups_and_levels_are_the_papers() -> None:
     """Windows of rotations are sampled (eq. so2), hues ranked (eq. ste); Partial G-CNN on hues is Gumbel-softmax."""
     for experiment, where in (("fig-mnist67-180", ("lift", "last")), ("table-cifar10", ("lift", "last"))):
         model = of(experiment, "variational").model
-        assert model.level == Variational(ReparametrizedWindow())
+        assert model.level == Variational(ReparametrizedWindow(), detach_features=False, explore=0.0)
         assert model.where == where  # type: ignore[union-attr]
         assert model.elsewhere == Shared(ReparametrizedWindow())  # type: ignore[union-attr]
         assert of(experiment, "shared").model.level == Shared(ReparametrizedWindow())

@@ -20,7 +20,7 @@ from vpgcnn.lab.networks.base import Features
 from vpgcnn.lab.networks.config import DIGITS
 from vpgcnn.lab.training import search
 from vpgcnn.lab.training.checkpoint import load_model
-from vpgcnn.lab.training.config import OptimiserConfig, TrainConfig
+from vpgcnn.lab.training.config import LevelOptimiserConfig, TrainConfig
 from vpgcnn.lab.training.loop import Interrupted, _Training, make_card, train
 from vpgcnn.lab.training.run import chosen_weights
 
@@ -127,7 +127,7 @@ def few(tmp_path: Path) -> TrainConfig:
     augmenter = AugmenterConfig("policy", search=3, held=0.25)
     config = TrainConfig(model=model, augmenter=augmenter, epochs=2, batch_size=8, device="cpu")
     data = replace(config.data, name=str(tmp_path / "few.npz"))
-    return replace(config, data=data, level_optimiser=OptimiserConfig(lr=0.05))
+    return replace(config, data=data, level_optimiser=LevelOptimiserConfig(lr=0.05))
 
 
 def test_the_search_parts_the_training_images_and_draws_all_of_both(few: TrainConfig, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from vpgcnn.lab.training.config import TrainConfig
 from vpgcnn.lab.training.loop import Interrupted
 from vpgcnn.lab.training.optimisers import rate_factor
 from vpgcnn.lab.training.progress import Quiet
-from vpgcnn.levels import Full, GumbelSoftmax, RankedSoftmax, Shared, Variational, VariationalLevel, Window
+from vpgcnn.levels import Fixed, Full, GumbelSoftmax, RankedSoftmax, Shared, Variational, VariationalLevel, Window
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "src/vpgcnn/lab/experiments/result.schema.json").read_text())
@@ -43,7 +43,10 @@ def tiny_data(config: DataConfig, directory: Path | None = None) -> Dataset:
     classes, channels, size = {
         "mnist67-180": (("6", "7", "9"), 1, 28),
         "mnist-ranges": (("4", "4 turned", "7", "7 turned"), 1, 28),
+        "mnist-ranges-eighth": (("4", "4 turned", "7", "7 turned"), 1, 28),
         "mnist-turn-hue": (TURN_HUE, 3, 28),
+        "gtsrb-turn": (tuple(f"c{number}" for number in range(43)), 3, 40),
+        "gtsrb-mirror": (tuple(f"c{number}" for number in range(43)), 3, 40),
         "mnist": (tuple("0123456789"), 1, 28),
         "colormnist": (tuple(f"c{number}" for number in range(30)), 3, 28),
         "colormnist-lt": (tuple(f"c{number}" for number in range(30)), 3, 28),
@@ -61,6 +64,9 @@ def tiny_data(config: DataConfig, directory: Path | None = None) -> Dataset:
         place = torch.arange(count)
         known = {
             "mnist-ranges": torch.tensor([0.25, 0.5, 1.0])[place % 3],
+            "mnist-ranges-eighth": torch.tensor([0.125, 0.5, 1.0])[place % 3],
+            "gtsrb-turn": torch.tensor([0.25, 0.375, 1.0])[place % 3],
+            "gtsrb-mirror": torch.tensor([0.5, 1.0])[place % 2],
             "mnist-turn-hue": torch.tensor([[1.0, 1.0], [1.0, 1 / 3], [0.5, 1.0], [0.5, 1 / 3]])[place % 4],
         }
         digits = torch.tensor([TURN_HUE.index(name) for name in ("3", "7 red", "6", "4 blue")])
@@ -393,7 +399,7 @@ def test_every_arm_of_every_preset_has_settings(preset: str) -> None:
         listing = registry.listing(name, preset)
         for arm in experiment.arms:
             config = experiment.config(arm, 0, preset)
-            assert isinstance(config.model.level, Full | Shared | Variational), f"{name}: {arm}"
+            assert isinstance(config.model.level, Fixed | Full | Shared | Variational), f"{name}: {arm}"
             about = experiment.arm(arm).about
             assert about, f"{name}: {arm}"
             assert "\n" not in about
@@ -708,4 +714,4 @@ def test_partial_gcnn_can_learn() -> None:
         config = registry.EXPERIMENTS[name].config("partial3", 0, "cpu")
         steps = config.epochs * 15
         way = sum(rate_factor(step, steps, config.warmup, config.final) for step in range(steps))
-        assert config.level_optimiser.lr * way > math.log(9) - 0.2
+        assert config.level_optimiser.beside(config.optimiser).lr * way > math.log(9) - 0.2

@@ -38,7 +38,7 @@ from vpgcnn.levels import (
     Variational,
     Window,
 )
-from vpgcnn.objective import Band, DualWeight, KlSchedule
+from vpgcnn.objective import Band, DualWeight, KlSchedule, Price
 
 numbers = st.integers(1, 40)
 shares = st.floats(0.05, 1.0, allow_nan=False)
@@ -336,14 +336,16 @@ def test_another_objective_is_chosen_by_name_and_then_set() -> None:
         return _config(_default(options, rest), rest, "vpgcnn train")
 
     assert read() == recipe("colormnist-lt")
-    assert read("--objective.peak", "0.3").objective == KlSchedule(start=0.05, peak=0.3)
+    assert read("--objective.nats", "0.3").objective == Price(0.3)
+    schedule = read("--objective", "schedule", "--objective.peak", "0.3").objective
+    assert schedule == KlSchedule(peak=0.3)
     assert read("--objective", "dual", "--objective.tolerance", "0.1").objective == DualWeight(tolerance=0.1)
     assert read("--objective", "band", "--objective.high", "0.9", "--balance", "0").objective == Band(high=0.9)
     assert read("--balance", "0").balance == 0
     assert read("--lr", "0.5") == read("--optimiser.lr", "0.5")
     assert read("--lr", "0.5").optimiser.lr == 0.5
     assert read("--level-optimiser.kind", "sgd").level_optimiser.kind == "sgd"
-    for name in ("schedule", "dual", "band"):
+    for name in ("price", "schedule", "dual", "band"):
         config = read("--objective", name)
         assert config.objective.name == name
         assert from_json(TrainConfig, json.loads(json.dumps(to_json(config)))) == config

@@ -27,10 +27,10 @@ from vpgcnn.lab.data import DataConfig
 from vpgcnn.lab.networks import AugmenterConfig, PlainConfig, SE2Config
 from vpgcnn.lab.specs import text
 from vpgcnn.lab.training.checkpoint import Card, load_model, read_tensors, save_model, save_tensors
-from vpgcnn.lab.training.config import Objective, OptimiserConfig, TrainConfig, settled
+from vpgcnn.lab.training.config import LevelOptimiserConfig, Objective, OptimiserConfig, TrainConfig, settled
 from vpgcnn.lab.training.loop import Interrupted, StopSignal, train
 from vpgcnn.lab.training.run import OtherSettingsError, chosen_weights
-from vpgcnn.objective import Band, DualWeight, KlSchedule
+from vpgcnn.objective import Band, DualWeight, KlSchedule, Price
 
 TINY = SE2Config(
     group=SO2(4), block="plain", widths=(3, 4, 5), kernel_sizes=(5, 3, 3), group_pool="mean",
@@ -111,13 +111,13 @@ def same_weights(one: Path, two: Path) -> None:
 
 
 def test_it_learns_and_keeps_everything(config: TrainConfig, tmp_path: Path) -> None:
-    result = train(replace(config, epochs=24), tmp_path / "run")
+    result = train(replace(config, epochs=40), tmp_path / "run")
     assert result["test"]["accuracy"] > 0.8
     names = {path.name for path in (tmp_path / "run").iterdir()}
     files = {"config.json", "metrics.jsonl", "best.safetensors", "last.safetensors", "state.safetensors", "result.json"}
     assert names == files
     epochs = [line for line in lines(tmp_path / "run") if "epoch" in line]
-    assert [line["epoch"] for line in epochs] == list(range(1, 25))
+    assert [line["epoch"] for line in epochs] == list(range(1, 41))
     best = max(line["validation_accuracy"] for line in epochs)
     assert result["validation"]["accuracy"] == best
     model, card = load_model(chosen_weights(tmp_path / "run"))
@@ -125,7 +125,9 @@ def test_it_learns_and_keeps_everything(config: TrainConfig, tmp_path: Path) -> 
     assert model(torch.zeros(2, 1, 16, 16)).logits.shape == (2, 3)
 
 
-@pytest.mark.parametrize("objective", [KlSchedule(), DualWeight(), Band()], ids=lambda objective: objective.name)
+@pytest.mark.parametrize(
+    "objective", [Price(), KlSchedule(), DualWeight(), Band()], ids=lambda objective: objective.name
+)
 def test_stopped_at_every_place_the_end_is_the_same(
     config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objective: Objective
 ) -> None:
@@ -238,14 +240,18 @@ def test_the_same_seed_is_the_same_run_and_another_is_not(config: TrainConfig, t
 
 
 def test_settings_without_effect_do_not_make_another_run(config: TrainConfig) -> None:
-    other = OptimiserConfig("sgd", 0.5)
+    other = LevelOptimiserConfig("sgd", 0.5)
     full = replace(config, model=replace(config.model, level=Full()))
     assert settled(replace(full, level_optimiser=other)) == settled(full)
     assert settled(replace(config, level_optimiser=other)) != settled(config)
     ranged = replace(full, augmenter=AugmenterConfig("image"))
     assert settled(replace(ranged, level_optimiser=other)) != settled(ranged)  # the ranges are levels
     assert settled(replace(full, augmenter=AugmenterConfig(initial=0.3))) == settled(full)
-    assert settled(replace(full, optimiser=other)) != settled(full)
+    assert settled(replace(full, optimiser=OptimiserConfig("sgd", 0.5))) != settled(full)
+    assert settled(replace(full, objective=KlSchedule())) == settled(full)  # there is no KL
+    assert settled(replace(config, objective=KlSchedule())) != settled(config)
+    explicit = LevelOptimiserConfig(config.optimiser.kind, config.optimiser.lr)
+    assert settled(replace(config, level_optimiser=explicit)) == settled(config)  # what it is anyway
 
 
 def test_levels_can_be_watched_without_changing_the_run(config: TrainConfig, tmp_path: Path) -> None:
@@ -275,7 +281,7 @@ def test_a_clipped_step_is_shorter(config: TrainConfig, tmp_path: Path) -> None:
     sgd = OptimiserConfig("sgd", 1.0, 0.0)
     moved = {}
     for clip in (0.0, 0.01):
-        once = replace(config, optimiser=sgd, level_optimiser=sgd, epochs=1, clip=clip, warmup=0.0, batch_size=150)
+        once = replace(config, optimiser=sgd, epochs=1, clip=clip, warmup=0.0, batch_size=150)
         train(once, tmp_path / f"{clip}")
         after = read_tensors(tmp_path / f"{clip}" / "last.safetensors")[0]
         from vpgcnn.lab.networks import build
@@ -315,8 +321,8 @@ def test_a_run_is_not_overwritten(config: TrainConfig, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"data\.augment: 'crop-flip' then, 'none' now"):
         train(replace(config, epochs=1, data=replace(config.data, augment="none")), tmp_path / "run", resume=True)
     others: list[tuple[dict[str, object], str]] = [
-        ({"objective": DualWeight()}, "objective.name: 'schedule' then, 'dual' now"),
-        ({"objective": KlSchedule(peak=0.5)}, "objective.peak: 0.11 then, 0.5 now"),
+        ({"objective": DualWeight()}, "objective.name: 'price' then, 'dual' now"),
+        ({"objective": Price(0.5)}, "objective.nats: 0.05 then, 0.5 now"),
         ({"model": PlainConfig()}, "model.name: 'se2' then, 'plain' now"),
         ({"model": replace(TINY, level=Full())}, r"model.level: Variational\(\) then, Full\(\) now"),
         ({"seed": 1}, "seed: 0 then, 1 now"),
@@ -363,7 +369,8 @@ def test_unwritable_and_full_disks_give_a_sentence(
         ({"batch_size": 10_000}, "batch_size is 10000, but there are only"),
         ({"warmup": 2.0}, "warmup and final are shares of 1"),
         ({"optimiser": OptimiserConfig(lr=-1.0)}, "optimiser.lr must be > 0, got -1.0"),
-        ({"level_optimiser": OptimiserConfig(weight_decay=-1.0)}, "level_optimiser.weight_decay must not be negative"),
+        ({"level_optimiser": LevelOptimiserConfig(weight_decay=-1.0)}, "level_optimiser.weight_decay must not be"),
+        ({"level_optimiser": LevelOptimiserConfig(lr=-1.0)}, "level_optimiser.lr must be > 0, got -1.0"),
         ({"balance": -1.0}, "balance must not be negative, got -1.0"),
         ({"optimiser": OptimiserConfig("sgd", 1e30, 0.0)}, "not finite after step"),
         ({"optimiser": OptimiserConfig(lr=float("nan"))}, "optimiser.lr must be a finite number, got nan"),
@@ -580,10 +587,14 @@ def test_configurations_survive_json(config: TrainConfig) -> None:
         ({"model": {"name": "color", "widths": [1]}}, "model has no field 'widths'"),
         ({"model": {"level": "Variatonal()"}}, r"model.level: unknown level 'Variatonal': did you mean Variational\?"),
         ({"model": {"group": 8}}, r"model.group must be a text such as 'SO2\(8\)', got 8"),
-        ({"objective": {"name": "linear"}}, "objective.name must be one of schedule, dual, band, got 'linear'"),
+        ({"objective": {"name": "linear"}}, "objective.name must be one of price, schedule, dual, band, got 'linear'"),
         ({"objective": {"name": "dual", "peak": 1.0}}, "objective has no field 'peak'"),
-        ({"objective": {"start": -1.0}}, "start, peak and end are values of λ and must not be negative, got -1.0"),
-        ({"objective": {"hold": 0.9}}, "hold, ramp, stay and fall"),
+        (
+            {"objective": {"name": "schedule", "start": -1.0}},
+            "start, peak and end are values of λ and must not be negative, got -1.0",
+        ),
+        ({"objective": {"nats": -1.0}}, "a price must not be negative, got -1.0"),
+        ({"objective": {"name": "schedule", "hold": 0.9}}, "hold, ramp, stay and fall"),
     ],
 )
 def test_wrong_configurations_are_named(change: dict[str, object], message: str) -> None:

@@ -118,8 +118,8 @@ def test_each_circle_has_its_window() -> None:
     assert isinstance(last, VariationalLevel)
     with torch.no_grad():
         last.encoder.linear.weight.zero_()
-        assert last.encoder.linear.bias is not None
-        last.encoder.linear.bias.copy_(torch.tensor([1.0, 1 / 3]))
+        last.encoder.linear.bias.zero_()
+        last.encoder.start.copy_(torch.tensor([1.0, 1 / 3]))
         images = torch.rand(2, 3, 28, 28)
         assert [float(v) for v in read_levels(model, images).theta["last"][0]] == pytest.approx([1.0, 1 / 3])
         before = model(images)[0]

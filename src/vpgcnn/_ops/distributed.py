@@ -9,12 +9,17 @@ from torch import Tensor
 
 from vpgcnn._ops.autograd import Function
 
-__all__ = ["is_distributed", "sum_over_processes"]
+__all__ = ["is_distributed", "processes", "sum_over_processes"]
 
 
 def is_distributed() -> bool:
     """Whether several processes train one model."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def processes() -> tuple[int, int]:
+    """How many processes train one model, and the number of this one."""
+    return (dist.get_world_size(), dist.get_rank()) if is_distributed() else (1, 0)
 
 
 class _Sum(Function):

@@ -18,6 +18,7 @@ __all__ = ["main"]
 COMMANDS = {
     "train": "train a network: vpgcnn train mnist67-180",
     "evaluate": "test a trained network: vpgcnn evaluate runs/mnist67-180",
+    "tune": "open or close the windows of a trained network as far as a stated loss of accuracy allows",
     "predict": "classify image files, and show how much of the symmetry the network uses for each",
     "diagnose": "measure whether a classifier, yours or ours, is sensitive to rotation or hue",
     "serve": "open a page on which you rotate an image and watch how a network answers",

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vpgcnn.conversion.views import Matrix, Record, attach, coverage, record_of
 from vpgcnn.errors import UserError
-from vpgcnn.features import GroupFeature
+from vpgcnn.features import GroupFeature, Trace
 from vpgcnn.groups import Group, relative_index
 from vpgcnn.levels import Level
 
@@ -121,16 +121,16 @@ class MixedConv2d(nn.Module):
                 out = out + (self._at_once if at_once else self._by_turns)(x, out, share)
             if partial:
                 assert self.level is not None
-                feature = self._feature(x if self.sees_input else out, record.weights_at(out))
+                feature = self._feature(x if self.sees_input else out, record.weights_at(out), record.trace)
                 q = self.level(feature) if self.sees_input else self.level.after_relu(feature)
                 record, out = record.decided(self.name, q, out)
             return attach(out, record)
 
-    def _feature(self, folded: Tensor, weights: Tensor | None) -> GroupFeature:
+    def _feature(self, folded: Tensor, weights: Tensor | None, trace: Trace) -> GroupFeature:
         values = folded.unflatten(0, (-1, self.group.count)).transpose(1, 2)
         precision = torch.promote_types(values.dtype, torch.float32)
         elements = self.group.grid(dtype=precision, device=values.device)
-        return GroupFeature(values, elements, weights, self.group)
+        return GroupFeature(values, elements, weights, self.group, trace)
 
     def _at_once(self, x: Tensor, out: Tensor, share: Tensor | None) -> Tensor:
         """What each view sees in the others, by a table of kernels: from view v to view u, that of u⁻¹v."""

@@ -12,6 +12,7 @@ from vpgcnn.levels.level import (
     SharedLevel,
     Variational,
     VariationalLevel,
+    set_dial,
     set_progress,
 )
 
@@ -33,5 +34,6 @@ __all__ = [
     "VariationalLevel",
     "Window",
     "WindowDistribution",
+    "set_dial",
     "set_progress",
 ]

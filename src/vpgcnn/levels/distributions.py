@@ -54,6 +54,9 @@ class Distribution(ABC):
     """Whether the KL belongs to the loss."""
     shared: bool = False
     """Whether it is the same for all images."""
+    explored: Tensor | None = None
+    """`(B, P)`: the random numbers behind windows that were drawn, −1 for images whose window was decided; None: all
+    were decided. The levels of one network explore the same images."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -80,6 +83,10 @@ class Distribution(ABC):
     @abstractmethod
     def kl(self) -> Tensor:
         """KL(q ‖ uniform) for each image, `(B,)`, in nats."""
+
+    def unused(self) -> Tensor:
+        """The share of the group that is not in use, for each image: `(B,)`, 0 for the whole group."""
+        return -torch.expm1(-self.kl())
 
 
 def _flatten(q: Any) -> tuple[list[Any], tuple[type, tuple[str, ...], tuple[tuple[str, Any], ...]]]:
@@ -162,6 +169,7 @@ class WindowDistribution(Distribution):
         validate: Whether to check the range of θ.
         regularised: Whether the KL belongs to the loss.
         shared: Whether it is the same for all images.
+        explored: As in `Distribution`.
     """
 
     group: Group
@@ -169,6 +177,7 @@ class WindowDistribution(Distribution):
     validate: bool = True
     regularised: bool = True
     shared: bool = False
+    explored: Tensor | None = None
 
     def __post_init__(self) -> None:
         axes = len(self.group.axes)
@@ -191,6 +200,10 @@ class WindowDistribution(Distribution):
     def kl(self) -> Tensor:
         """−log θ, summed over the axes: `(B,)`. The latent variable is the angle, not the element."""
         return -self.theta.log().sum(dim=1)
+
+    def unused(self) -> Tensor:
+        """1 − θ, summed over the axes: `(B,)`."""
+        return (1 - self.theta).sum(dim=1)
 
     def sample(self, noise: Tensor) -> Tensor:
         """Sample elements u = πθε by the reparametrisation trick.

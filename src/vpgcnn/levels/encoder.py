@@ -18,6 +18,13 @@ from vpgcnn.groups import Group, neighbour_index
 
 __all__ = ["InvariantEncoder", "Standardise"]
 
+GAIN = 16.0
+"""How far the output moves when the last layer's parameters move by 1, whatever the width of the encoder.
+
+An optimiser such as Adam moves every parameter by about its learning rate in a step. With this gain, learning rates
+that suit a network's weights move θ by a few per cent of the circle in a step.
+"""
+
 
 class Standardise(nn.BatchNorm1d):
     """Batch norm without parameters: mean 0 and variance 1 over images.
@@ -109,6 +116,7 @@ class InvariantEncoder(nn.Module):
     """
 
     neighbours: Tensor | None
+    start: Tensor
 
     def __init__(self, group: Group, channels: int, start: Tensor, hidden: int | None = None) -> None:
         super().__init__()
@@ -129,9 +137,9 @@ class InvariantEncoder(nn.Module):
         for layer in (self.first, self.second):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             nn.init.zeros_(layer.bias)
-        nn.init.normal_(self.linear.weight, std=0.05 * hidden**-0.5)
-        with torch.no_grad():
-            self.linear.bias.copy_(start)
+        nn.init.normal_(self.linear.weight, std=0.05 * hidden**0.5 / GAIN)
+        nn.init.zeros_(self.linear.bias)
+        self.register_buffer("start", start.clone())
 
     def forward(self, feature: GroupFeature, *, relu: bool = False) -> Tensor:
         """Compute the raw parameters of a level.
@@ -159,7 +167,8 @@ class InvariantEncoder(nn.Module):
             x = F.silu(self.first(x))
             x = F.silu(self.second(x))
             pooled = x.mean(dim=1) if share is None else (x * share).sum(dim=1)
-            raw: Tensor = self.linear(self._standardised(pooled))
+            # The mean over the encoder's width: its output moves equally fast at every width.
+            raw: Tensor = self.start + GAIN * self.linear(self._standardised(pooled) / pooled.shape[1])
             return raw
 
     def _standardised(self, pooled: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vpgcnn._ops.autograd import Function
+from vpgcnn._ops.distributed import is_distributed, sum_over_processes
 from vpgcnn._ops.precision import uniform
 from vpgcnn.groups import Group
 from vpgcnn.levels.distributions import (
@@ -41,6 +42,8 @@ __all__ = [
 
 MOST_LIKELY = 0.99
 """The highest probability that an element of a Gumbel-softmax level can start with: at 1 it could not learn."""
+INFLUENCE = 3.0
+"""The largest gradient of an image, as a multiple of the mean over the batch."""
 LARGEST_LOGIT = 30.0
 """Beyond it a probability underflows in single precision, and the KL has no gradient there."""
 
@@ -82,6 +85,38 @@ def bound(raw: Tensor, low: list[float], high: float) -> Tensor:
     return bounded
 
 
+class _Tempered(Function):
+    """The identity, whose gradient gives no image more than `INFLUENCE` times the mean influence."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(parameters: Tensor) -> Tensor:
+        return parameters.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        total, count = grads[0].abs().sum(dim=0), (grads[0] != 0).to(grads[0].dtype).sum(dim=0)
+        if is_distributed():
+            total, count = sum_over_processes(torch.stack([total, count])).unbind()
+        most = INFLUENCE * total / count.clamp_min(1)  # images whose window was drawn have no gradient
+        return grads[0].clamp(-most, most)
+
+
+def tempered(parameters: Tensor) -> Tensor:
+    """The same parameters `(B, P)`; in the gradient, outliers among the images count less.
+
+    A few misclassified images have slopes that are a hundred times those of the others. They would decide for all
+    images, and the small, steady pull of the price would be lost in their noise.
+    """
+    same: Tensor = _Tempered.apply(parameters)
+    return same
+
+
 class Family(ABC):
     """A kind of distribution over the group, as a value: it holds no tensors and knows no layer."""
 
@@ -107,6 +142,20 @@ class Family(ABC):
     def within(self, own: Tensor, below: Tensor, group: Group) -> Tensor:
         """Bounded parameters `(B, P)` of a level that uses the share `own` of an outer level's `below`."""
         raise NotImplementedError
+
+    def spread(self, noise: Tensor, group: Group) -> Tensor | None:
+        """Parameters `(B, P)` that cover the family's range as the noise `(B, P)` covers [0, 1), for exploration.
+
+        None: the family cannot explore.
+        """
+        return None
+
+    def dialled(self, parameters: Tensor, dial: Tensor, group: Group) -> Tensor | None:
+        """Bounded parameters `(B, P)`, moved towards the closed end (dial −1) or the open end (dial 1) of the range.
+
+        None: the family has no such ends.
+        """
+        return None
 
     @abstractmethod
     def distribution(
@@ -157,6 +206,15 @@ class Window(Family):
 
     def within(self, own: Tensor, below: Tensor, group: Group) -> Tensor:
         return self.bounded(own * below, group)
+
+    def dialled(self, parameters: Tensor, dial: Tensor, group: Group) -> Tensor:
+        low, dial = parameters.new_tensor(self._floors(group)), dial.to(parameters.dtype)
+        return parameters + F.relu(dial) * (1 - parameters) - F.relu(-dial) * (parameters - low)
+
+    def spread(self, noise: Tensor, group: Group) -> Tensor:
+        """A quarter of the windows closed, a quarter open, the others of every width in between."""
+        low = noise.new_tensor(self._floors(group))
+        return low + (1 - low) * (2 * noise - 0.5).clamp(0, 1)
 
     def distribution(
         self, parameters: Tensor, group: Group, *, noisy: bool, generator: torch.Generator | None

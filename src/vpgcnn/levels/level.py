@@ -23,11 +23,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vpgcnn._ops.distributed import processes
+from vpgcnn._ops.precision import uniform
+from vpgcnn.errors import UserError
 from vpgcnn.features import GroupFeature
 from vpgcnn.groups import Group
 from vpgcnn.levels.distributions import Distribution, WindowDistribution
 from vpgcnn.levels.encoder import InvariantEncoder
-from vpgcnn.levels.families import Family, Window
+from vpgcnn.levels.families import Family, Window, tempered
 
 __all__ = [
     "Condition",
@@ -41,10 +44,14 @@ __all__ = [
     "SharedLevel",
     "Variational",
     "VariationalLevel",
+    "set_dial",
     "set_progress",
 ]
 
 Condition = Literal["input", "output"]
+
+EXPLORE = 0.25
+"""The share of the training images whose windows are drawn at random."""
 
 
 class Level(nn.Module, ABC):
@@ -57,6 +64,8 @@ class Level(nn.Module, ABC):
     """Whether it gives images elements of their own."""
     progress = 0.0
     """How far training has come, in [0, 1]; see `set_progress`."""
+    explore = 0.0
+    """The share of the training images whose decision is random; see `Variational`."""
 
     @abstractmethod
     def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
@@ -102,6 +111,27 @@ def set_progress(model: nn.Module, progress: float) -> None:
     for module in model.modules():
         if isinstance(module, Level):
             module.progress = progress
+
+
+def set_dial(model: nn.Module, dial: float) -> None:
+    """Open or close the windows of a trained network: −1 closes all, 0 leaves them as learned, 1 opens all.
+
+    In between, every image's window moves in proportion. The dial is saved with the weights; `vpgcnn tune` chooses it.
+
+    Args:
+        model: A network with variational levels.
+        dial: From −1 to 1.
+
+    Raises:
+        UserError: If the dial is out of range, or no level of the model has windows for each image.
+    """
+    if not -1 <= dial <= 1:
+        raise UserError(f"the dial goes from −1 (closed) to 1 (open), got {dial}")
+    levels = [module for module in model.modules() if isinstance(module, VariationalLevel) and module.has_dial]
+    if not levels:
+        raise UserError("no level of this network has a window for each image, so there is nothing to open or close")
+    for level in levels:
+        level.dial.fill_(dial)
 
 
 def _check_family(family: Family) -> None:
@@ -260,12 +290,16 @@ class Variational(LevelSpec):
             which is often more telling. None: the output at a lift (an image has no group axis), else the input.
         encoder_width: Channels of the encoder; None for as many as the feature has.
         detach_features: Stop gradients from the encoder into the features.
+        explore: The share of the training images whose window is drawn at random, so that the network learns to
+            answer at every width and the loss tells the encoder what a width costs. 0: none. None: `EXPLORE` for
+            families that can.
     """
 
     family: Family = Window()
     condition: Condition | None = None
     encoder_width: int | None = None
-    detach_features: bool = False
+    detach_features: bool = True
+    explore: float | None = None
 
     def __post_init__(self) -> None:
         _check_family(self.family)
@@ -273,6 +307,8 @@ class Variational(LevelSpec):
             raise ValueError(f"condition must be 'input', 'output' or None, got {self.condition!r}")
         if self.encoder_width is not None and self.encoder_width < 1:
             raise ValueError(f"encoder_width must be at least 1, got {self.encoder_width}")
+        if self.explore is not None and not 0 <= self.explore < 1:
+            raise ValueError(f"explore is a share of the images, from 0 to below 1, got {self.explore}")
 
     def build(self, group: Group, channels: int) -> VariationalLevel:
         return VariationalLevel(group, channels, self)
@@ -281,10 +317,19 @@ class Variational(LevelSpec):
 class VariationalLevel(Level):
     """A level for each image. Built by `Variational`."""
 
+    dial: Tensor
+    """How far windows are opened (up to 1) or closed (down to −1) after training; see `set_dial`."""
+
     def __init__(self, group: Group, channels: int, spec: Variational) -> None:
         super().__init__()
         self.group, self.family, self.detach_features = group, spec.family, spec.detach_features
         self.moves_elements = self.family.moves_elements
+        can = self.family.spread(torch.zeros(1, self.family.start(group).numel()), group) is not None
+        if spec.explore and not can:
+            raise ValueError(f"{self.family} cannot draw windows at random: leave explore out, or choose Window()")
+        self.has_dial = self.family.dialled(self.family.start(group)[None], torch.zeros(()), group) is not None
+        self.register_buffer("dial", torch.zeros(()))
+        self.explore = (EXPLORE if can else 0.0) if spec.explore is None else spec.explore
         self.encoder = InvariantEncoder(group, channels, self.family.start(group), spec.encoder_width)
 
     def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
@@ -296,8 +341,31 @@ class VariationalLevel(Level):
     def _decide(self, feature: GroupFeature, generator: torch.Generator | None, *, relu: bool) -> Distribution:
         raw = self.encoder(feature.detach() if self.detach_features else feature, relu=relu)
         own = self.family.bounded(raw, self.group)
+        own = tempered(own) if self.explore > 0 else own
+        turned = self.family.dialled(own, self.dial, self.group)
+        own = own if turned is None else turned
+        noise = self._noise(feature, own, generator) if self.training and self.explore > 0 else None
+        if noise is not None:
+            drawn = self.family.spread(noise, self.group)
+            assert drawn is not None
+            own = torch.where(noise < 0, own, drawn)
         family = self.family.at(self.progress)
-        return family.distribution(own, self.group, noisy=self.training, generator=generator)
+        q = family.distribution(own, self.group, noisy=self.training, generator=generator)
+        return q if noise is None else replace(q, explored=noise)  # type: ignore[type-var]
+
+    def _noise(self, feature: GroupFeature, own: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Uniform random numbers `(B, P)` for the images to explore, −1 for the others.
+
+        They are those of the network's first level, so that all its windows are closed, open or in between together.
+        """
+        for q in feature.trace.values():
+            if q.explored is not None and q.explored.shape == own.shape:
+                return q.explored.to(own.dtype)
+        images, place = processes()  # random choices are made for the images of all processes
+        noise = uniform((images * len(own), 1 + own.shape[1]), own.detach(), generator)
+        noise = noise[place * len(own) : (place + 1) * len(own)]
+        return torch.where(noise[:, :1] < self.explore, noise[:, 1:], -1.0)
 
     def extra_repr(self) -> str:
-        return f"{self.group}, {self.family}{', detach_features=True' if self.detach_features else ''}"
+        detached = ", detach_features=True" if self.detach_features else ""
+        return f"{self.group}, {self.family}{detached}, explore={self.explore:g}"

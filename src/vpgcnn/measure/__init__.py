@@ -7,17 +7,21 @@ Answers to moved images: `follow` with `rotations` or `hues`. Layers: `layer_err
 from vpgcnn.measure.awareness import against_truth, awareness, mutual_information, rank_correlation
 from vpgcnn.measure.curves import auroc, confidence_curve, crossings
 from vpgcnn.measure.evidence import Evidence, circle_picture, evidence
+from vpgcnn.measure.idle import idle_levels
 from vpgcnn.measure.layers import LayerError, layer_errors
 from vpgcnn.measure.local import LocalError, local_error
 from vpgcnn.measure.motion import Kind
 from vpgcnn.measure.moves import MOVES, Moves, hues, linear_hues, moves_of, rotations
 from vpgcnn.measure.orbits import Orbit, follow
+from vpgcnn.measure.places import Circle, Places, at_places
 from vpgcnn.measure.reading import LevelReading, read_levels, whole_group, with_mean_levels
+from vpgcnn.measure.risk import betting_p_value, images_needed, widest
 from vpgcnn.measure.scores import brier, calibration_error, nll, orbit_probabilities, probabilities, reliability
 from vpgcnn.measure.table import LevelTable, levels
 
 __all__ = [
     "MOVES",
+    "Circle",
     "Evidence",
     "Kind",
     "LayerError",
@@ -26,9 +30,12 @@ __all__ = [
     "LocalError",
     "Moves",
     "Orbit",
+    "Places",
     "against_truth",
+    "at_places",
     "auroc",
     "awareness",
+    "betting_p_value",
     "brier",
     "calibration_error",
     "circle_picture",
@@ -37,6 +44,8 @@ __all__ = [
     "evidence",
     "follow",
     "hues",
+    "idle_levels",
+    "images_needed",
     "layer_errors",
     "levels",
     "linear_hues",
@@ -51,5 +60,6 @@ __all__ = [
     "reliability",
     "rotations",
     "whole_group",
+    "widest",
     "with_mean_levels",
 ]

@@ -87,10 +87,12 @@ def read_levels(model: nn.Module, images: Tensor, *, batch: int = 256, sampled: 
     model.eval()
     device = next((parameter.device for parameter in model.parameters()), images.device)
     levels = [module for module in model.modules() if isinstance(module, Level)] if sampled else []
+    explored = [level.explore for level in levels]
     parts = []
     try:
         for level in levels:
             level.training = True  # only the level: norms inside its encoder stay in evaluation mode
+            level.explore = 0.0
         for part in images.split(batch):
             part = part.to(device)
             answer = model(part if part.is_floating_point() else part.to(torch.get_default_dtype()) / 255)
@@ -100,6 +102,8 @@ def read_levels(model: nn.Module, images: Tensor, *, batch: int = 256, sampled: 
                 )
             parts.append(answer)
     finally:
+        for level, share in zip(levels, explored, strict=True):
+            level.explore = share
         model.eval()
     first = parts[0].trace
     theta = {layer: torch.cat([part.trace[layer].theta for part in parts]).cpu() for layer in first}

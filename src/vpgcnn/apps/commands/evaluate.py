@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     from vpgcnn.lab.data import DATASETS, load
     from vpgcnn.lab.networks import symmetry
     from vpgcnn.lab.training.loop import evaluate
-    from vpgcnn.measure import against_truth, read_levels
+    from vpgcnn.measure import against_truth, idle_levels, read_levels
 
     trained = data
     if options.data:
@@ -80,12 +80,16 @@ def main(arguments: list[str]) -> int:
     }
     if split.reach is not None and theta:
         truth = split.reach.view(len(split), -1)
-        fitting = {layer: truth for layer, values in per_image.theta.items() if values.shape[1] == truth.shape[1]}
-        known = replace(per_image, theta=fitting).circles()
-        result["against_truth"] = {
-            layer: {key: round(value, 4) for key, value in against_truth(theta[layer], values).items()}
-            for layer, values in known.items()
-        }
+        result["against_truth"] = {}
+        for layer, values in per_image.theta.items():
+            # An axis of one element, such as the rotations of Dihedral(1), is not a circle.
+            counts = [axis.count for axis in per_image.groups[layer].axes]
+            places = [place for place, count in enumerate(counts) if count > 1 and place < values.shape[1]]
+            for column, place in enumerate(places if len(places) == truth.shape[1] else ()):
+                found = against_truth(values[:, place], truth[:, column])
+                name = layer if len(places) == 1 else f"{layer} {per_image.groups[layer].axes[place].name}"
+                result["against_truth"][name] = {key: round(value, 4) for key, value in found.items()}
+    result["idle"] = idle_levels(reading)
     if options.json:
         print_json(result)
         return 0
@@ -105,6 +109,8 @@ def main(arguments: list[str]) -> int:
             f"θ of {layer} compared with the true range of each image: rank correlation "
             f"{found['rank_correlation']:.3f}, mean distance {found['error']:.3f}, overlap {found['overlap']:.3f}"
         )
+    for sentence in result["idle"]:
+        print(f"note: {sentence}")  # noqa: T201
     if result["theta_of_all"]:
         listed = ", ".join(f"{layer} {value:.3f}" for layer, value in result["theta_of_all"].items())
         print(f"\nθ, the same for all images: {listed}")  # noqa: T201

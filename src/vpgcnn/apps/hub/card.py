@@ -16,7 +16,7 @@ from vpgcnn.lab.training.config import Objective, TrainConfig
 from vpgcnn.lab.training.record import LayerLevel, Record, Scores
 from vpgcnn.levels import Shared
 from vpgcnn.nn.conv import LiftConv2d
-from vpgcnn.objective import Band, DualWeight
+from vpgcnn.objective import Band, DualWeight, Price
 
 __all__ = ["MARK", "built_on", "card_text"]
 
@@ -143,7 +143,7 @@ def _training(record: Record) -> str:
     }
     kept = f"weights of {chosen.get(config.select, 'the last epoch')}"
     taken = f" (epoch {record.epoch})" if record.epoch is not None else ""
-    network, levels = config.optimiser, config.level_optimiser
+    network, levels = config.optimiser, config.level_optimiser.beside(config.optimiser)
     lines = [
         f"- {config.epochs} {'epoch' if config.epochs == 1 else 'epochs'}, batch size {config.batch_size}, "
         f"seed {config.seed}; {kept}{taken}",
@@ -171,6 +171,8 @@ def _training(record: Record) -> str:
 
 
 def _weight(objective: Objective) -> str:
+    if isinstance(objective, Price):
+        return f"nll + {objective.nats:g} · (1 − θ)"
     if isinstance(objective, DualWeight):
         return f"λ is a dual variable for an nll of {objective.tolerance:g} nats"
     if isinstance(objective, Band):

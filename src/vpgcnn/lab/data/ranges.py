@@ -14,12 +14,15 @@ from vpgcnn.lab.data.base import Dataset, Split, seeded_generator
 from vpgcnn.lab.data.config import DataConfig
 from vpgcnn.lab.data.mnist import split_digits
 
-__all__ = ["DIGITS", "KINDS", "load_ranges"]
+__all__ = ["DIGITS", "EIGHTH", "KINDS", "load_eighth", "load_ranges"]
 
+Kinds = tuple[tuple[float, float, tuple[int, ...]], ...]
 DIGITS = (4, 7)
-KINDS = ((1.0, 0.25, (-90, 90)), (0.75, 0.5, (180,)), (0.5, 1.0, ()))
+KINDS: Kinds = ((1.0, 0.25, (-90, 90)), (0.75, 0.5, (180,)), (0.5, 1.0, ()))
 """For each range: the scale of its digits, the range as a share of the circle, and the angles in degrees at which the
 class is another. The boundary is expected half way to these angles."""
+EIGHTH = ((1.0, 0.125, (-45, 45)), *KINDS[1:])
+"""The same with a narrower range: the largest digits change class at an eighth of a turn."""
 FREE_ANGLES = (0, 45, 90, 135, 180, -135, -90, -45)
 """The angles in degrees of digits whose class never changes."""
 JITTER = 5.0
@@ -27,6 +30,16 @@ JITTER = 5.0
 
 
 def load_ranges(config: DataConfig, root: Path) -> Dataset:
+    """Load 4s and 7s in three sizes whose ranges are a quarter, a half and all of the circle; see `_load`."""
+    return _load("mnist-ranges", KINDS, config, root)
+
+
+def load_eighth(config: DataConfig, root: Path) -> Dataset:
+    """Load 4s and 7s in three sizes whose ranges are an eighth, a half and all of the circle; see `_load`."""
+    return _load("mnist-ranges-eighth", EIGHTH, config, root)
+
+
+def _load(name: str, kinds: Kinds, config: DataConfig, root: Path) -> Dataset:
     """Load 4s and 7s in three sizes; the size determines how far a digit may rotate before its class is "turned".
 
     Every digit appears twice: at two of eight angles if its class never changes, otherwise upright and at an angle
@@ -35,6 +48,8 @@ def load_ranges(config: DataConfig, root: Path) -> Dataset:
     alone. `Split.reach` `(N,)` holds the true range of each image.
 
     Args:
+        name: The name of the dataset.
+        kinds: The scale, the range and the angles of each size.
         config: `source`, `validation` and `seed` are used.
         root: The data directory.
 
@@ -42,23 +57,23 @@ def load_ranges(config: DataConfig, root: Path) -> Dataset:
         UserError: If there are not enough digits for all sizes in the training and test images.
     """
     parts, note = split_digits(config, root, DIGITS)
-    if min(len(images) for part in (parts[0], parts[2]) for images in part.values()) < len(KINDS):
+    if min(len(images) for part in (parts[0], parts[2]) for images in part.values()) < len(kinds):
         digits = " and ".join(map(str, DIGITS))
         raise UserError(
-            f"mnist-ranges needs at least {len(KINDS)} images of each of the digits {digits} to train and to test"
+            f"{name} needs at least {len(kinds)} images of each of the digits {digits} to train and to test"
         )
     classes = tuple(name for digit in DIGITS for name in (str(digit), f"{digit} turned"))
-    splits = [_build_split(list(part.values()), config.seed + index) for index, part in enumerate(parts)]
-    return Dataset("mnist-ranges", classes, splits[0], splits[1], splits[2], (note,))
+    splits = [_build_split(list(part.values()), kinds, config.seed + index) for index, part in enumerate(parts)]
+    return Dataset(name, classes, splits[0], splits[1], splits[2], (note,))
 
 
-def _build_split(images_of_digits: list[Tensor], seed: int) -> Split:
+def _build_split(images_of_digits: list[Tensor], kinds: Kinds, seed: int) -> Split:
     """Make both images of every digit; successive digits take the three sizes in turn."""
     generator = seeded_generator(seed)
     images, labels, reach = [], [], []
     for digit, originals in enumerate(images_of_digits):
-        for kind, (scale, share, changed_at) in enumerate(KINDS):
-            scaled = _scale(originals[kind :: len(KINDS)], scale)
+        for kind, (scale, share, changed_at) in enumerate(kinds):
+            scaled = _scale(originals[kind :: len(kinds)], scale)
             for turned, angles in enumerate(((0,), changed_at) if changed_at else (FREE_ANGLES, FREE_ANGLES)):
                 angle = torch.tensor(angles)[torch.randint(len(angles), (len(scaled),), generator=generator)]
                 jitter = JITTER * (2 * torch.rand(len(scaled), generator=generator) - 1)

@@ -44,6 +44,9 @@ DATASETS: dict[str, DatasetEntry] = {
     "mnist-ranges": DatasetEntry(
         ranges.load_ranges, mnist.FILES, None, "4s and 7s in three sizes, which determine how far each may rotate"
     ),
+    "mnist-ranges-eighth": DatasetEntry(
+        ranges.load_eighth, mnist.FILES, None, "the same, with ranges of 1/8, 1/2 and 1 of the circle"
+    ),
     "mnist-turn-hue": DatasetEntry(
         turn_hue.load_turn_hue, mnist.FILES, None, "coloured digits, some of which may rotate, change hue, or both"
     ),

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from vpgcnn.groups import Hue
 from vpgcnn.lab.experiments.base import Change
 from vpgcnn.lab.networks import AugmenterConfig, ColorConfig, ordinary
-from vpgcnn.lab.training.config import TrainConfig
+from vpgcnn.lab.training.config import LevelOptimiserConfig, TrainConfig
 from vpgcnn.levels import Full, GumbelSoftmax, Shared, Variational
 from vpgcnn.objective import Band
 
@@ -75,7 +75,8 @@ def partial_gcnn(hues: int) -> Change:
         layers = drawn_once(model) if model.shape == "resnet" else [f"conv{number}" for number in range(2, 8)]
         level = Shared(GumbelSoftmax(final=0.1))
         model = replace(model, level=level, group=Hue(hues), where=tuple(layers))
-        faster = replace(config.level_optimiser, lr=LOGIT_RATE * config.level_optimiser.lr)
+        own = config.level_optimiser.beside(config.optimiser)
+        faster = LevelOptimiserConfig(own.kind, LOGIT_RATE * own.lr, own.weight_decay)
         return replace(config, model=model, level_optimiser=faster)
 
     return change

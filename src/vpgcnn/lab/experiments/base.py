@@ -134,6 +134,7 @@ class Experiment:
         keys: Measurements that every row must have; a row without them is measured again.
         curves: Measurements that are too large to keep for every arm: only those with `keep_curves` keep them.
         in_paper: Whether the paper preset takes each arm's hyperparameters from the paper's tables.
+        base: Changes the recipe of the cpu preset before the arms do; see `by_hand`.
     """
 
     name: str
@@ -154,6 +155,7 @@ class Experiment:
     keys: tuple[str, ...] = ()
     curves: tuple[str, ...] = ()
     in_paper: bool = True
+    base: Change | None = None
 
     def arm(self, name: str) -> Arm:
         """The arm of this name."""
@@ -188,7 +190,10 @@ class Experiment:
         Returns:
             The settings. If the run starts from another arm's weights, `start_from` is the name of that run's folder.
         """
-        config = replace(self.arm(arm)(recipe(self.recipe, preset)), seed=seed, watch=self.watch)
+        config = recipe(self.recipe, preset)
+        if self.base is not None and preset == "cpu":
+            config = self.base(config)
+        config = replace(self.arm(arm)(config), seed=seed, watch=self.watch)
         if preset == "paper" and self.in_paper:
             config = with_paper_settings(config)
         if config.start_from is not None:

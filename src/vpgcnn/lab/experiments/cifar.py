@@ -10,6 +10,7 @@ from vpgcnn.groups import SO2
 from vpgcnn.lab.data import Dataset
 from vpgcnn.lab.experiments.arms import FULL, FULL_INSTAAUG, INSTAAUG, SHARED, T2, VARIATIONAL, augmented, with_level
 from vpgcnn.lab.experiments.base import Arm, Claim, Experiment, Row, markdown, spread
+from vpgcnn.lab.experiments.by_hand import by_hand
 from vpgcnn.lab.experiments.verdicts import better, every
 from vpgcnn.lab.training.checkpoint import Card
 from vpgcnn.lab.training.progress import Quiet
@@ -66,6 +67,7 @@ CIFAR10 = Experiment(
     name="table-cifar10",
     about="test accuracy on CIFAR-10 of T(2), full, shared and variational networks of the same size, and InstaAug",
     recipe="cifar10-se2",
+    base=by_hand("cifar10-se2"),
     arms=ARMS,
     seeds=(0, 1),
     measure=measure_photographs,
@@ -86,6 +88,7 @@ CIFAR100 = Experiment(
     name="table-cifar100",
     about="test accuracy on CIFAR-100 of T(2), full, shared and variational networks of the same size",
     recipe="cifar100-se2",
+    base=by_hand("cifar100-se2"),
     arms=ARMS100,
     seeds=(0,),
     measure=measure_photographs,

@@ -20,6 +20,7 @@ from vpgcnn.lab.experiments.arms import (
     with_level,
 )
 from vpgcnn.lab.experiments.base import Arm, Change, Claim, Experiment
+from vpgcnn.lab.experiments.by_hand import by_hand
 from vpgcnn.lab.experiments.hue import COLUMNS, CURVES, measure_colors, table_colors
 from vpgcnn.lab.experiments.verdicts import better, better_by, every
 from vpgcnn.lab.training.config import TrainConfig
@@ -73,6 +74,7 @@ EXPERIMENT = Experiment(
     name="table-colormnist",
     about="test accuracy on draws of long-tailed ColorMNIST: ordinary, hue-equivariant, partial and augmented networks",
     recipe="colormnist-lt",
+    base=by_hand("colormnist-lt"),
     arms=ARMS,
     seeds=(0, 1, 2, 3, 4),
     draws=True,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vpgcnn.groups import Hue
 from vpgcnn.lab.experiments.base import Arm, Change, Experiment
+from vpgcnn.lab.experiments.by_hand import by_hand
 from vpgcnn.lab.experiments.hue import COLUMNS, CURVES, measure_colors, table_colors
 from vpgcnn.lab.networks import ColorConfig
 from vpgcnn.lab.networks.config import NO_GROUP, PLAIN_RESNET
@@ -46,13 +47,17 @@ ARMS = {
     "plain-jitter": Arm("plain-tuned, on images with random hue shifts", tuned(plain(), hue_jitter=0.5)),
     "hue3-full": Arm("converted to 3 hues, all in use from the start, fine-tuned as plain-tuned", tuned(plain(Full()))),
     "hue3-shared": Arm("converted, one window for all images that starts at the identity", tuned(plain(Shared()))),
-    "hue3-vp": Arm("converted, a window for each image that starts at the identity", tuned(plain(Variational()))),
+    "hue3-vp": Arm(
+        "converted, a window for each image that starts at the identity",
+        tuned(plain(Variational(detach_features=False, explore=0.0))),
+    ),
 }
 
 EXPERIMENT = Experiment(
     name="table-convert",
     about="an ordinary ResNet18, trained on Flowers102, converted to hues and fine-tuned (not in the paper)",
     recipe="flowers102",
+    base=by_hand("flowers102"),
     arms=ARMS,
     seeds=(0, 1),
     measure=measure_colors,

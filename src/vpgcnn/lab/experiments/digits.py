@@ -24,6 +24,7 @@ from vpgcnn.lab.experiments.arms import (
     VARIATIONAL,
 )
 from vpgcnn.lab.experiments.base import Arm, Claim, Experiment, Finding, Row, markdown
+from vpgcnn.lab.experiments.by_hand import by_hand
 from vpgcnn.lab.experiments.verdicts import NOT_MEASURED
 from vpgcnn.lab.networks import to_unit
 from vpgcnn.lab.report.digits import figure
@@ -164,6 +165,7 @@ EXPERIMENT = Experiment(
     name="fig-mnist67-180",
     about="confidence against rotation angle for 6s and 7s: levels, and augmentation instead of levels",
     recipe="mnist67-180",
+    base=by_hand("mnist67-180"),
     arms=ARMS,
     seeds=(0, 1, 2),
     measure=measure_digits,

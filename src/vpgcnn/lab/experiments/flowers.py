@@ -23,6 +23,7 @@ from vpgcnn.lab.experiments.arms import (
     with_level,
 )
 from vpgcnn.lab.experiments.base import Arm, Change, Claim, Experiment, Finding, Row
+from vpgcnn.lab.experiments.by_hand import by_hand
 from vpgcnn.lab.experiments.hue import COLUMNS, CURVES, measure_colors, table_colors
 from vpgcnn.lab.experiments.verdicts import better, every, judged, negative_nll
 from vpgcnn.lab.networks import ColorConfig
@@ -119,6 +120,7 @@ EXPERIMENT = Experiment(
     name="table-flowers",
     about="Flowers102: accuracy, accuracy over hue shifts and calibration of ResNet18s with and without levels",
     recipe="flowers102",
+    base=by_hand("flowers102"),
     arms=ARMS,
     seeds=(0, 1),
     measure=measure_colors,

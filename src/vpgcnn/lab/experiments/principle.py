@@ -12,6 +12,7 @@ from torch import nn
 
 from vpgcnn.lab.data import Dataset
 from vpgcnn.lab.experiments.base import Arm, Change, Claim, Experiment, Finding, Row, markdown
+from vpgcnn.lab.experiments.by_hand import by_hand
 from vpgcnn.lab.experiments.digits import theta_of
 from vpgcnn.lab.experiments.verdicts import NOT_MEASURED
 from vpgcnn.lab.report.chart import Axis, Chart, Curve, Panel, up_to
@@ -110,6 +111,7 @@ EXPERIMENT = Experiment(
     name="fig-principle",
     about="the weight of the KL is swept: windows widen until the classification loss rises",
     recipe="mnist67-180",
+    base=by_hand("mnist67-180"),
     arms=ARMS,
     seeds=(0,),
     measure=measure_principle,

@@ -10,6 +10,7 @@ from torch import nn
 from vpgcnn.lab.data import Dataset
 from vpgcnn.lab.experiments.arms import FULL, SHARED, VARIATIONAL
 from vpgcnn.lab.experiments.base import Arm, Experiment, Row, markdown
+from vpgcnn.lab.experiments.by_hand import by_hand
 from vpgcnn.lab.report.chart import Axis, Chart, Curve, Panel, up_to
 from vpgcnn.lab.training.checkpoint import Card
 from vpgcnn.lab.training.progress import Quiet
@@ -83,6 +84,7 @@ EXPERIMENT = Experiment(
     name="fig-ranges",
     about="digits whose range of rotations is known, image by image: does θ find its order? (not in the paper)",
     recipe="mnist-ranges",
+    base=by_hand("mnist-ranges"),
     arms=ARMS,
     seeds=(0, 1, 2),
     measure=measure_ranges,

@@ -20,6 +20,7 @@ from vpgcnn.lab.experiments import (
     flowers,
     principle,
     ranges,
+    regret,
     stability,
     turn_hue,
 )
@@ -40,11 +41,19 @@ EXPERIMENTS: dict[str, Experiment] = {
         stability.EXPERIMENT,
         ranges.EXPERIMENT,
         turn_hue.EXPERIMENT,
+        *regret.EXPERIMENTS.values(),
     )
 }
 VIEWS: dict[str, View] = {
     entry.name: entry
-    for entry in (color.VIEW, calibration.VIEW, adaaug.VIEW, flower_figures.CONFIDENCE, flower_figures.ERRORS)
+    for entry in (
+        regret.VIEW,
+        color.VIEW,
+        calibration.VIEW,
+        adaaug.VIEW,
+        flower_figures.CONFIDENCE,
+        flower_figures.ERRORS,
+    )
 }
 COUNTS: dict[str, Count] = {entry.name: entry for entry in (cost.COUNT, evidence.COUNT)}
 REPRODUCTIONS: dict[str, Reproduction] = {**EXPERIMENTS, **VIEWS, **COUNTS}

@@ -12,6 +12,7 @@ from torch import nn
 from vpgcnn.lab.data import Dataset
 from vpgcnn.lab.experiments.arms import with_level
 from vpgcnn.lab.experiments.base import Arm, Claim, Experiment, Finding, Row, markdown
+from vpgcnn.lab.experiments.by_hand import by_hand
 from vpgcnn.lab.experiments.verdicts import NOT_MEASURED
 from vpgcnn.lab.report.chart import Axis, Chart, Curve, Panel
 from vpgcnn.lab.training.checkpoint import Card
@@ -129,6 +130,7 @@ EXPERIMENT = Experiment(
     name="fig-stability",
     about="weights of the group's elements during training: window, the paper's ranked softmax, Gumbel-softmax",
     recipe="flowers102",
+    base=by_hand("flowers102"),
     arms=ARMS,
     seeds=(0,),
     measure=measure_nothing,

@@ -11,6 +11,7 @@ from vpgcnn.lab.data import Dataset
 from vpgcnn.lab.data.turn_hue import KINDS
 from vpgcnn.lab.experiments.arms import FULL, SHARED, T2, VARIATIONAL
 from vpgcnn.lab.experiments.base import Arm, Experiment, Row, markdown
+from vpgcnn.lab.experiments.by_hand import by_hand
 from vpgcnn.lab.networks import to_unit
 from vpgcnn.lab.report.chart import BarPanel, Bars, Chart, up_to
 from vpgcnn.lab.training.checkpoint import Card
@@ -117,6 +118,7 @@ EXPERIMENT = Experiment(
     name="fig-turn-hue",
     about="a network on rotations × hues, for digits of which some may turn and some change hue (not in the paper)",
     recipe="mnist-turn-hue",
+    base=by_hand("mnist-turn-hue"),
     arms=ARMS,
     seeds=(0, 1, 2),
     measure=measure_turn_hue,

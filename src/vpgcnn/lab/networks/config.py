@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from vpgcnn.groups import SO2, Group, Hue, Product, Rotations
-from vpgcnn.kernels import KernelSpec, Siren
-from vpgcnn.levels import Full, LevelSpec, Shared, Variational, Window
+from vpgcnn.groups import SO2, Dihedral, Group, Hue, Product, Rotations
+from vpgcnn.kernels import KernelSpec, Siren, Table
+from vpgcnn.levels import Full, LevelSpec, Shared, Variational
 
 __all__ = [
     "COLOR_CNN",
@@ -22,6 +22,8 @@ __all__ = [
     "PLAIN_RESNET_SMALL",
     "RESNET",
     "RESNET_SMALL",
+    "SIGNS",
+    "SIGNS_MIRRORED",
     "AugmenterConfig",
     "ColorConfig",
     "LevelPlacement",
@@ -192,14 +194,18 @@ DIGITS = SE2Config(
 """The small SE(2) net for MNIST67-180. Its last kernel is as large as its map."""
 DIGITS_IN_COLOR = replace(DIGITS, group=Product(SO2(8), Hue(3)))
 """The same on rotations and hues at once: 24 elements, and a window on each of the two circles."""
+SIGNS = replace(DIGITS, widths=(16, 24, 48), kernel_sizes=(8, 5, 5), stem_pool=True)
+"""The same for traffic signs of 40×40 pixels."""
+SIGNS_MIRRORED = replace(SIGNS, group=Dihedral(1), kernel=Table(), widths=(24, 32, 64))
+"""The same on mirrors."""
 PLAIN_RESNET = PlainConfig()
 """An ordinary ResNet18."""
 PLAIN_RESNET50 = PlainConfig(depths=(3, 4, 6, 3), block="bottleneck")
 """An ordinary ResNet50."""
 PLAIN_RESNET_SMALL = PlainConfig(width=24)
 """A narrow one, for two CPU cores."""
-COLOR_CNN = ColorConfig(level=Variational(Window(initial=1.0)))
-"""The 7-layer colour CNN of ColorMNIST. Levels start with the whole group, which is right here for most images."""
+COLOR_CNN = ColorConfig()
+"""The 7-layer colour CNN of ColorMNIST."""
 COLOR_RESNET = ColorConfig(shape="resnet", where=("lift", "stage4"), width=64, group_pool="max", dropout=0.0)
 """The colour ResNet18 of Flowers102."""
 COLOR_RESNET50 = replace(COLOR_RESNET, depths=(3, 4, 6, 3), block="bottleneck")

@@ -54,7 +54,7 @@ def check_settings(config: TrainConfig, processes: int) -> None:
     if config.balance < 0:
         raise UserError(f"balance must not be negative, got {config.balance}")
     for name, settings in (("optimiser", config.optimiser), ("level_optimiser", config.level_optimiser)):
-        if settings.lr <= 0:
+        if settings.lr is not None and settings.lr <= 0:
             raise UserError(f"{name}.lr must be > 0, got {settings.lr}")
         if settings.weight_decay < 0:
             raise UserError(f"{name}.weight_decay must not be negative, got {settings.weight_decay}")

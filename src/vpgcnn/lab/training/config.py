@@ -8,13 +8,14 @@ from typing import Literal
 
 from vpgcnn.lab.data.config import DataConfig
 from vpgcnn.lab.networks.config import AugmenterConfig, ModelConfig, SE2Config
-from vpgcnn.objective import Band, DualWeight, KlSchedule
+from vpgcnn.levels import Fixed, Full
+from vpgcnn.objective import Band, DualWeight, KlSchedule, Price
 
-__all__ = ["OBJECTIVES", "Objective", "OptimiserConfig", "TrainConfig", "settled"]
+__all__ = ["OBJECTIVES", "LevelOptimiserConfig", "Objective", "OptimiserConfig", "TrainConfig", "settled"]
 
-Objective = KlSchedule | DualWeight | Band
-"""Where λ comes from; `name` says which: schedule, dual or band."""
-OBJECTIVES: dict[str, type[Objective]] = {"schedule": KlSchedule, "dual": DualWeight, "band": Band}
+Objective = Price | KlSchedule | DualWeight | Band
+"""Where λ comes from; `name` says which: price, schedule, dual or band."""
+OBJECTIVES: dict[str, type[Objective]] = {"price": Price, "schedule": KlSchedule, "dual": DualWeight, "band": Band}
 """The same by name."""
 
 
@@ -31,6 +32,23 @@ class OptimiserConfig:
 
 
 @dataclass(frozen=True)
+class LevelOptimiserConfig:
+    """The optimiser of the levels; by default that of the network, without weight decay."""
+
+    kind: Literal["same", "adamw", "adam", "sgd"] = "same"
+    """The optimiser; same: as for the weights."""
+    lr: float | None = None
+    """Highest learning rate; None: that of the weights."""
+    weight_decay: float = 0.0
+    """Weight decay."""
+
+    def beside(self, weights: OptimiserConfig) -> OptimiserConfig:
+        """The settings of the levels, given those of the weights."""
+        kind = weights.kind if self.kind == "same" else self.kind
+        return OptimiserConfig(kind, weights.lr if self.lr is None else self.lr, self.weight_decay)
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """One run: data, network, objective, optimisers."""
 
@@ -38,13 +56,13 @@ class TrainConfig:
     model: ModelConfig = field(default_factory=SE2Config)
     augmenter: AugmenterConfig = field(default_factory=AugmenterConfig)
     """Random moves before the network: the baselines Augerino and InstaAug, and averages at test time."""
-    objective: Objective = KlSchedule()
+    objective: Objective = Price()
     """Training minimises nll + λ·kl; this says where λ comes from."""
     balance: float = 0.0
     """For long tails: 1 trains for a test in which all classes are equally frequent, 0 for one like the training."""
     optimiser: OptimiserConfig = OptimiserConfig()
     """Optimiser of the network's weights."""
-    level_optimiser: OptimiserConfig = OptimiserConfig(weight_decay=0.0)
+    level_optimiser: LevelOptimiserConfig = LevelOptimiserConfig()
     """Optimiser of the levels: encoders and shared windows."""
     epochs: int = 10
     """Passes over the training images."""
@@ -81,8 +99,14 @@ class TrainConfig:
 def settled(config: TrainConfig) -> TrainConfig:
     """The same run with every setting that has no effect at its default.
 
-    Without an augmenter its settings have none; nor has the optimiser of levels where there is no level to learn.
+    Without an augmenter its settings have none; nor has the optimiser of levels where there is no level to learn, nor
+    the objective where no level has a KL.
     """
+    own = config.level_optimiser.beside(config.optimiser)
+    config = replace(config, level_optimiser=LevelOptimiserConfig(own.kind, own.lr, own.weight_decay))
+    learns = config.augmenter.kind in ("shared", "image")
+    if isinstance(config.model.level, Full | Fixed) and not learns:
+        config = replace(config, objective=TrainConfig().objective)
     if config.augmenter.kind == "none":
         config = replace(config, augmenter=AugmenterConfig())
     if config.model.level.is_full and config.augmenter.kind in ("none", "fixed", "policy"):

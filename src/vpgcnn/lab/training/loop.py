@@ -43,12 +43,15 @@ from vpgcnn.lab.training.progress import Quiet
 from vpgcnn.lab.training.run import Run, chosen_weights
 from vpgcnn.lab.training.search import load_policy, search_policy
 from vpgcnn.lab.training.seeds import generator, seed_of
-from vpgcnn.levels import set_progress
-from vpgcnn.measure import read_levels
+from vpgcnn.levels import VariationalLevel, set_progress
+from vpgcnn.measure import idle_levels, read_levels
 from vpgcnn.nn.norm import synchronise
 from vpgcnn.objective import Elbo, log_shares
 
 __all__ = ["Interrupted", "evaluate", "make_card", "train"]
+
+LOOKED_AT = 500
+"""Images, at most, that tell whether a level does anything."""
 
 
 class Interrupted(Exception):  # noqa: N818
@@ -311,7 +314,7 @@ class _Training:
         except NotFiniteError as error:
             raise UserError(f"weights are not finite after step {self.step}: lower optimiser.lr") from error
         elbo = Elbo.of(prediction, labels, self.prior)
-        self.accelerator.backward(elbo.total(weight))
+        self.accelerator.backward(self.objective.loss(elbo, self._progress))
         if config.clip > 0:
             self.accelerator.clip_grad_norm_(self.model.parameters(), config.clip)
         for optimiser in self.optimisers.values():
@@ -429,9 +432,20 @@ class _Training:
             result["seconds"] = round(self.elapsed + self.searched["elapsed"], 1)
             result["search_steps"] = self.searched["step"]
         if self.main:
+            result["idle"] = self._idle()
+            for sentence in result["idle"]:
+                self.progress.message(f"levels: {sentence}")
             self.run.finish(result)
         self.accelerator.wait_for_everyone()
         return result
+
+    def _idle(self) -> list[str]:
+        """What is to be said about levels that do nothing."""
+        if not any(isinstance(part, VariationalLevel) for part in self.plain.modules()):
+            return []
+        split = self.data.validation if len(self.data.validation) else self.data.train
+        images = split.images[torch.linspace(0, len(split) - 1, min(len(split), LOOKED_AT)).long()]
+        return idle_levels(read_levels(self.plain, images))
 
 
 def _means(sums: list[float]) -> dict[str, float]:

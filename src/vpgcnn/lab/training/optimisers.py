@@ -32,7 +32,7 @@ def parts_of(model: nn.Module) -> dict[str, list[tuple[str, nn.Parameter]]]:
 
 def settings_of(config: TrainConfig) -> dict[str, OptimiserConfig]:
     """The settings of each part that `parts_of` names."""
-    return {"network": config.optimiser, "levels": config.level_optimiser}
+    return {"network": config.optimiser, "levels": config.level_optimiser.beside(config.optimiser)}
 
 
 def rate_factor(step: int, total: int, warmup: float, final: float) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from vpgcnn.lab.training.config import OptimiserConfig, TrainConfig
+from vpgcnn.lab.training.config import LevelOptimiserConfig, OptimiserConfig, TrainConfig
 from vpgcnn.levels import Shared, Variational
 from vpgcnn.objective import KlSchedule
 
@@ -84,4 +84,5 @@ def with_paper_settings(config: TrainConfig) -> TrainConfig:
     if config.augmenter.kind == "policy":
         config = replace(config, augmenter=replace(config.augmenter, search=max(2, column.epochs // 3)))
     batch, epochs = column.batch_size, column.epochs
-    return replace(config, batch_size=batch, epochs=epochs, optimiser=column.network, level_optimiser=levels)
+    own = LevelOptimiserConfig(levels.kind, levels.lr, levels.weight_decay)
+    return replace(config, batch_size=batch, epochs=epochs, optimiser=column.network, level_optimiser=own)

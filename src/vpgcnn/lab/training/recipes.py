@@ -15,10 +15,12 @@ from vpgcnn.lab.networks.config import (
     DIGITS_IN_COLOR,
     RESNET,
     RESNET_SMALL,
+    SIGNS,
+    SIGNS_MIRRORED,
 )
-from vpgcnn.lab.training.config import OptimiserConfig, TrainConfig
+from vpgcnn.lab.training.config import LevelOptimiserConfig, OptimiserConfig, TrainConfig
 from vpgcnn.lab.training.paper import with_paper_settings
-from vpgcnn.levels import RankedSoftmax, ReparametrizedWindow, Shared, Variational, Window
+from vpgcnn.levels import RankedSoftmax, ReparametrizedWindow, Shared, Variational
 from vpgcnn.objective import KlSchedule
 
 __all__ = ["PRESETS", "RECIPES", "Recipe", "demo_recipe", "recipe"]
@@ -38,51 +40,46 @@ class Recipe:
 MNIST67 = TrainConfig(
     data=DataConfig(name="mnist67-180"),
     model=DIGITS,
-    objective=KlSchedule(start=0.01, peak=0.2, hold=0.15, ramp=0.25, stay=0.2, fall=0.2, end=0.005),
     optimiser=OptimiserConfig(lr=1e-2),
-    level_optimiser=OptimiserConfig(lr=1e-2, weight_decay=0.0),
     epochs=6,
     select="last",
 )
-RANGES = replace(MNIST67, data=DataConfig(name="mnist-ranges"), objective=KlSchedule(start=0.05, peak=0.05, end=0.05))
+RANGES = replace(MNIST67, data=DataConfig(name="mnist-ranges"))
 TURN_HUE = replace(
     MNIST67,
     data=DataConfig(name="mnist-turn-hue", limit=12_000),
-    # Of three hues a window of 0.9 shows too little: at θ = 1 all are alike.
-    model=replace(DIGITS_IN_COLOR, level=Variational(Window(initial=0.5), condition="output")),
-    level_optimiser=OptimiserConfig(lr=3e-3, weight_decay=0.0),
+    model=DIGITS_IN_COLOR,
     epochs=8,
 )
+SIGN_TURNS = replace(
+    MNIST67, data=DataConfig(name="gtsrb-turn"), model=SIGNS, optimiser=OptimiserConfig(lr=4e-3), epochs=8
+)
+SIGN_MIRRORS = replace(SIGN_TURNS, data=DataConfig(name="gtsrb-mirror"), model=SIGNS_MIRRORED)
 CIFAR = TrainConfig(
     data=DataConfig(name="cifar10", augment="crop-flip"),
     model=RESNET_SMALL,
-    objective=KlSchedule(start=0.01, peak=0.01),
     optimiser=OptimiserConfig(lr=2e-3),
-    level_optimiser=OptimiserConfig(lr=2e-3, weight_decay=0.0),
     epochs=6,
 )
 COLORMNIST = TrainConfig(
     data=DataConfig(name="colormnist-lt", augment="shift"),
     model=COLOR_CNN,
-    objective=KlSchedule(start=0.05, peak=0.05),
     balance=1.0,
     optimiser=OptimiserConfig("adam", 3e-3, 1e-5),
-    level_optimiser=OptimiserConfig("adam", 3e-4, 0.0),
     epochs=100,
 )
 FLOWERS = TrainConfig(
     data=DataConfig(name="flowers102", size=64, augment="resized-crop"),
     model=COLOR_RESNET_SMALL,
-    objective=KlSchedule(start=0.01, peak=0.01),
     optimiser=OptimiserConfig("adam", 1e-3, 1e-5),
-    level_optimiser=OptimiserConfig("adam", 1e-3, 0.0),
     epochs=60,
 )
 PAPER_WEIGHT = KlSchedule(start=1e-3, peak=1e-3)
 """λ of the paper preset; the paper does not print the one it used."""
-SAMPLED, PARTIAL = Variational(ReparametrizedWindow()), Shared(ReparametrizedWindow())
+SAMPLED = Variational(ReparametrizedWindow(), detach_features=False, explore=0.0)
+PARTIAL = Shared(ReparametrizedWindow())
 """The paper's rotations: angles are sampled from each image's window, or from one window for all images."""
-RANKED = Variational(RankedSoftmax())
+RANKED = Variational(RankedSoftmax(), detach_features=False)
 """The paper's hue shifts, without random ranks: these would make every level fully equivariant on average."""
 PAPER_CIFAR = with_paper_settings(
     replace(CIFAR, model=replace(RESNET, level=SAMPLED, elsewhere=PARTIAL), objective=PAPER_WEIGHT)
@@ -105,10 +102,25 @@ RECIPES = {
         RANGES,
         RANGES,
     ),
+    "mnist-ranges-eighth": Recipe(
+        "mnist-ranges with a narrower range for the largest digits",
+        replace(RANGES, data=DataConfig(name="mnist-ranges-eighth")),
+        replace(RANGES, data=DataConfig(name="mnist-ranges-eighth")),
+    ),
     "mnist-turn-hue": Recipe(
         "digits in colour with a network on rotations × hues: which of the two may be used differs between digits",
         TURN_HUE,
         replace(TURN_HUE, data=DataConfig(name="mnist-turn-hue"), epochs=20),
+    ),
+    "gtsrb-turn": Recipe(
+        "traffic signs as they stand on the road: most stay what they are at any angle, some arrows do not",
+        SIGN_TURNS,
+        SIGN_TURNS,
+    ),
+    "gtsrb-mirror": Recipe(
+        "the same signs and mirrors: signs for left and right are each other's mirror images",
+        SIGN_MIRRORS,
+        SIGN_MIRRORS,
     ),
     "cifar10-se2": Recipe(
         "photographs of ten classes with the SE(2) ResNet",
@@ -128,7 +140,7 @@ RECIPES = {
             model=replace(COLOR_RESNET, level=RANKED),
             objective=PAPER_WEIGHT,
             optimiser=OptimiserConfig("adam", 1e-3, 1e-5),
-            level_optimiser=OptimiserConfig("adamw", 1e-4, 0.0),
+            level_optimiser=LevelOptimiserConfig("adamw", 1e-4),
             epochs=300,
         ),
     ),
@@ -140,7 +152,7 @@ RECIPES = {
             replace(
                 COLORMNIST,
                 data=DataConfig(name="colormnist-lt"),
-                model=replace(COLOR_CNN, level=Variational(RankedSoftmax(initial=0.0))),
+                model=replace(COLOR_CNN, level=replace(RANKED, family=RankedSoftmax(initial=0.0))),
                 objective=PAPER_WEIGHT,
                 balance=0.0,
             )

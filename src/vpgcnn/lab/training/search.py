@@ -160,7 +160,7 @@ class _Search:
         images = policy(images, labels, torch.rand(len(images), 3).to(images))
         network.train()
         learning = Elbo.of(network(images), labels, self.prior)
-        loss = learning.total(config.objective.at(done))
+        loss = config.objective.loss(learning, done)
         self._descend([part for part in self.parts if part != "advice"], loss)
         policy.eval()
         images, labels = self.judging.at(self.step, self.device)

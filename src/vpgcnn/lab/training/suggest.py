@@ -21,7 +21,6 @@ from vpgcnn.lab.networks import ModelConfig, PlainConfig, SE2Config, symmetry
 from vpgcnn.lab.networks.config import COLOR_RESNET_SMALL, PLAIN_RESNET_SMALL, RESNET_SMALL
 from vpgcnn.lab.training.config import OptimiserConfig, TrainConfig
 from vpgcnn.measure import Evidence, Kind, circle_picture, evidence
-from vpgcnn.objective import KlSchedule
 
 __all__ = ["Choice", "Suggestion", "suggest"]
 
@@ -105,10 +104,8 @@ def suggest(
     config = TrainConfig(
         data=DataConfig(name=str(path.resolve()), size=look.size, seed=seed, augment=augment),
         model=model,
-        objective=KlSchedule(start=0.01, peak=0.01),
         balance=1.0 if ratio >= TAIL else 0.0,
         optimiser=OptimiserConfig("adam", 1e-3, 1e-5),
-        level_optimiser=OptimiserConfig("adam", 1e-3, 0.0),
         batch_size=batch,
         epochs=epochs,
     )

@@ -1,0 +1,284 @@
+"""regret: what a level loses against the best fixed level, with one default for every dataset.
+
+For each task the same network is trained with windows of one fixed width for all images, with levels whose settings
+were found by hand, and with the default. The best fixed width is chosen in hindsight, on validation images. The regret
+of a level is its distance to that network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vpgcnn.groups import Hue
+from vpgcnn.lab.data import Dataset
+from vpgcnn.lab.experiments.arms import T2
+from vpgcnn.lab.experiments.base import Arm, Change, Experiment, Found, Row, View, markdown
+from vpgcnn.lab.experiments.by_hand import SETTINGS, by_hand
+from vpgcnn.lab.networks import to_unit
+from vpgcnn.lab.training.checkpoint import Card
+from vpgcnn.lab.training.config import TrainConfig
+from vpgcnn.lab.training.progress import Quiet
+from vpgcnn.lab.training.recipes import recipe
+from vpgcnn.levels import Fixed
+from vpgcnn.measure import Circle, at_places, auroc, rank_correlation, read_levels
+
+__all__ = ["EXPERIMENTS", "VIEW"]
+
+WIDTHS = (0.25, 0.5, 0.75, 1.0)
+"""Fixed widths, besides windows that are closed."""
+MOST = 600
+"""Test images that are moved, at most."""
+TASKS: dict[str, tuple[str, Change | None]] = {
+    "mnist67-180": ("mnist67-180", None),
+    "mnist-ranges": ("mnist-ranges", None),
+    "mnist-ranges-eighth": ("mnist-ranges-eighth", None),
+    "mnist-turn-hue": ("mnist-turn-hue", None),
+    "gtsrb-turn": ("gtsrb-turn", None),
+    "gtsrb-mirror": ("gtsrb-mirror", None),
+    "cifar10-se2": ("cifar10-se2", None),
+    "colormnist-lt": ("colormnist-lt", None),
+    "colormnist-lt-6": ("colormnist-lt", lambda config: replace(config, model=replace(config.model, group=Hue(6)))),
+    "flowers102": ("flowers102", None),
+}
+"""The name of each task: its recipe, and what is changed in it."""
+BY_HAND = {"mnist-ranges-eighth": "mnist-ranges", "gtsrb-turn": "mnist67-180", "gtsrb-mirror": "mnist67-180"}
+"""Recipes for which nothing was found by hand, and the one whose settings a user would have taken."""
+LABELLED_BY_COLOR = ("colormnist-lt",)
+"""Datasets in which the hue is a part of the label: no image may be moved."""
+
+
+def fixed(theta: float) -> Change:
+    """Gives every image the same window."""
+    return lambda config: replace(config, model=replace(config.model, level=Fixed(theta)))
+
+
+def closed(config: TrainConfig) -> TrainConfig:
+    """Windows on the identity alone."""
+    return fixed(1 / max(axis.count for axis in config.model.group.axes))(config)
+
+
+def unchanged(config: TrainConfig) -> TrainConfig:
+    """The recipe as it is."""
+    return config
+
+
+def circles(config: TrainConfig) -> list[Circle]:
+    """What moves the images of a task: the circles of its group."""
+    named: dict[str, Circle] = {"rotation": "rotation", "hue": "hue", "mirror": "mirror"}
+    return [named[axis.name] for axis in config.model.group.axes if axis.count > 1]
+
+
+def measured(task: str) -> Any:
+    """A measurement of one task: accuracy at unseen places, and θ against the truth where it is known."""
+    name, change = TASKS[task]
+    config = (change or unchanged)(recipe(name))
+    moving = [] if config.data.name in LABELLED_BY_COLOR else circles(config)
+
+    def measure(model: nn.Module, _: Card, dataset: Dataset, progress: Quiet) -> Row:
+        device = next(model.parameters()).device
+        model.eval()
+        test = dataset.test
+        some = torch.arange(0, len(test), max(1, len(test) // MOST))[:MOST]
+        images, labels = to_unit(test.images[some].to(device)), test.labels[some]
+        row: Row = {"places": {}, "theta": {}}
+
+        def predict(pixels: Tensor) -> Tensor:
+            logits: Tensor = model(pixels)[0]
+            return logits
+
+        progress.begin("unseen places", 23 * len(moving))
+        for place, circle in enumerate(moving):
+            reach = _column(test.reach, place, some)
+            found = at_places(predict, images, labels, reach, circle, on_progress=progress.advance)
+            row["places"][circle] = {key: _rounded(value) for key, value in vars(found).items()}
+        reading = read_levels(model, test.images)
+        for layer, theta in reading.theta.items():
+            row["theta"][layer] = [[round(float(one.mean()), 4), round(float(one.std()), 4)] for one in theta.unbind(1)]
+        aware = list(reading.per_image().theta.values())
+        if aware and test.reach is not None:
+            last = aware[-1][:, -len(moving) :]  # an axis of one element is not a circle
+            row["truth"] = [_against(theta, _column(test.reach, place)) for place, theta in enumerate(last.unbind(1))]
+        return row
+
+    return measure
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def _column(reach: Tensor | None, place: int, some: Tensor | slice = slice(None)) -> Tensor | None:
+    """The true ranges on one circle."""
+    if reach is None:
+        return None
+    return (reach if reach.dim() == 1 else reach[:, place])[some]
+
+
+def _against(theta: Tensor, reach: Tensor | None) -> Row:
+    """How well θ separates free from bound images, and the rank correlation with the true range."""
+    assert reach is not None
+    free = reach == 1
+    known = bool(free.any()) and bool((~free).any())
+    return {
+        "auroc": round(auroc(theta[free], theta[~free]), 4) if known else None,
+        "rank_correlation": round(rank_correlation(theta, reach), 4),
+        "theta": {f"{float(value):.4g}": round(float(theta[reach == value].mean()), 4) for value in reach.unique()},
+    }
+
+
+def table_runs(rows: list[Row]) -> str:
+    """One line for each arm and seed."""
+    heads = ["arm", "seed", "validation", "test", "test NLL", "unseen: free, bound, all moved", "θ of the last level"]
+    heads += ["AUROC", "rank correlation", "minutes"]
+    lines = []
+    for row in rows:
+        places = "; ".join(f"{circle}: {_places(found)}" for circle, found in row["places"].items())
+        last = list(row["theta"].values())[-1] if row["theta"] else []
+        truth = row.get("truth", [])
+        cells = [row["arm"], row["seed"], f"{row['validation']['accuracy']:.2%}", f"{row['test']['accuracy']:.2%}"]
+        cells += [f"{row['test']['nll']:.4f}", places or "–"]
+        cells += [", ".join(f"{middle:.2f} ± {spread:.2f}" for middle, spread in last) or "–"]
+        cells += [", ".join("–" if one["auroc"] is None else f"{one['auroc']:.3f}" for one in truth) or "–"]
+        cells += [", ".join(f"{one['rank_correlation']:.3f}" for one in truth) or "–", f"{row['seconds'] / 60:.1f}"]
+        lines.append(cells)
+    return markdown(heads, lines)
+
+
+def _places(found: dict[str, float | None]) -> str:
+    return " / ".join("–" if found[key] is None else f"{found[key]:.1%}" for key in ("free", "bound", "moved"))
+
+
+def experiment(task: str) -> Experiment:
+    """The networks of one task."""
+    name, change = TASKS[task]
+
+    def then(second: Change) -> Change:
+        return lambda config: second((change or unchanged)(config))
+
+    arms = {
+        "default": Arm("a level for each image, with the default for every dataset", then(unchanged)),
+        "by-hand": Arm(
+            "a level for each image, with the λ, learning rate and first width that were found by hand"
+            + ("" if name in SETTINGS else f" (those of {BY_HAND[name]})"),
+            then(by_hand(BY_HAND.get(name, name))),
+        ),
+        "closed": Arm("every window on the identity alone", then(closed)),
+    }
+    for width in WIDTHS:
+        arms[f"fixed-{round(100 * width)}"] = Arm(f"θ = {width:g} for every image", then(fixed(width)))
+    arms["t2"] = Arm("the same network without a group", then(T2))
+    return Experiment(
+        name=f"regret-{task}",
+        about=f"levels against fixed widths on {task} (not in the paper)",
+        recipe=name,
+        arms=arms,
+        seeds=(0, 1, 2),
+        measure=measured(task),
+        table=table_runs,
+        draws=name == "colormnist-lt",
+        notes=(
+            "Unseen places: accuracy of free images at all places, of bound ones within two thirds of their range, and "
+            f"of all images at all places, for up to {MOST} test images: rotations by multiples of 15°, hue shifts "
+            "by multiples of 30°, mirrors.",
+        ),
+        in_paper=False,
+    )
+
+
+EXPERIMENTS = {task: experiment(task) for task in TASKS}
+LEVELS = ("default", "by-hand")
+
+
+def regret_rows(found: Found) -> list[Row]:
+    """For each task: the best fixed level, and the learned ones with their regret."""
+    lines: list[Row] = []
+    for task in TASKS:
+        rows = found.get(f"regret-{task}", [])
+        arms = {arm: [row for row in rows if row["arm"] == arm] for arm in EXPERIMENTS[task].arms}
+        fixed_arms = {arm: same for arm, same in arms.items() if same and arm not in (*LEVELS, "t2")}
+        if not fixed_arms:
+            continue
+        best = max(fixed_arms, key=lambda arm: mean(row["validation"]["accuracy"] for row in fixed_arms[arm]))
+        shown = [arm for arm in (best, *LEVELS, "t2") if arms[arm]]
+        compared = fixed_arms[best], list(fixed_arms.values())
+        lines += [{"task": task, "arm": arm, "best": arm == best, **_summary(arms[arm], *compared)} for arm in shown]
+    return lines
+
+
+def _summary(rows: list[Row], best: list[Row], fixed_rows: list[list[Row]]) -> Row:
+    """Means over seeds, and differences to the best fixed level on equal seeds."""
+    line: Row = {"seeds": sorted(row["seed"] for row in rows)}
+    line["accuracy"] = _spread([row["test"]["accuracy"] for row in rows])
+    line["nll"] = _spread([row["test"]["nll"] for row in rows])
+    line["regret"] = _paired(best, rows, "accuracy")
+    line["nll_regret"] = _paired(rows, best, "nll")
+    line["places"], line["best_places"] = {}, {}
+    for circle in rows[0]["places"]:
+        for key in ("free", "bound", "moved"):
+            values = [row["places"][circle][key] for row in rows]
+            if None in values:
+                continue
+            line["places"][f"{circle} {key}"] = _spread(values)
+            line["best_places"][f"{circle} {key}"] = max(
+                mean(row["places"][circle][key] for row in same) for same in fixed_rows
+            )
+    truths = [row["truth"] for row in rows if "truth" in row]
+    for key, name in (("auroc", "auroc"), ("rank", "rank_correlation")):
+        columns = zip(*([one[name] for one in each] for each in truths), strict=True)
+        line[key] = [_spread(values) for values in columns if None not in values]
+    return line
+
+
+def _spread(values: Sequence[float]) -> list[float]:
+    return [round(mean(values), 5), round(stdev(values), 5) if len(values) > 1 else 0.0]
+
+
+def _paired(one: list[Row], two: list[Row], key: str) -> list[float] | None:
+    """one − two on the test images, on the seeds that both have."""
+    other = {row["seed"]: row["test"][key] for row in two}
+    gaps = [row["test"][key] - other[row["seed"]] for row in one if row["seed"] in other]
+    return _spread(gaps) if gaps else None
+
+
+def table_regret(rows: list[Row]) -> str:
+    """One line for each task and level."""
+    heads = ["task", "level", "test accuracy", "regret (points)", "NLL", "regret (nats)"]
+    heads += ["unseen places (best of all fixed)", "θ AUROC", "rank correlation", "seeds"]
+    lines = []
+    for row in rows:
+        best = row["best_places"]
+        places = [f"{name} {100 * value[0]:.1f} ({100 * best[name]:.1f})" for name, value in row["places"].items()]
+        name = "**default**" if row["arm"] == "default" else str(row["arm"])
+        name += " (best fixed)" if row["best"] else ""
+        regrets = ["–", "–"] if row["best"] else [_text(row["regret"], 100, 2), _text(row["nll_regret"], 1, 3)]
+        cells = [row["task"], name, _text(row["accuracy"], 100, 2), regrets[0], _text(row["nll"], 1, 3), regrets[1]]
+        cells += ["; ".join(places) or "–"]
+        cells += [", ".join(_text(one, 1, 3) for one in row[key]) or "–" for key in ("auroc", "rank")]
+        lines.append([*cells, ", ".join(map(str, row["seeds"]))])
+    return markdown(heads, lines)
+
+
+def _text(value: list[float] | None, scale: float, digits: int) -> str:
+    return "–" if value is None else f"{scale * value[0]:.{digits}f} ± {scale * value[1]:.{digits}f}"
+
+
+VIEW = View(
+    name="regret",
+    about="levels that learn by themselves against the best fixed level, with one default for every dataset",
+    sources={entry.name: tuple(entry.arms) for entry in EXPERIMENTS.values()},
+    rows=regret_rows,
+    table=table_regret,
+    notes=(
+        "Regret: the best fixed level, chosen by its validation accuracy, minus the level; for the NLL the level minus "
+        "the best fixed one. Positive is worse. Means ± standard deviations over seeds, differences on equal seeds.",
+        "Unseen places: accuracy of test images that are moved; free: of images whose class never changes, at every "
+        "place; bound: of the others, within two thirds of their range; moved: of all, at every place. In brackets, "
+        "for each number, the highest of all fixed levels, which need not be one and the same.",
+    ),
+)
