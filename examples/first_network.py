@@ -49,7 +49,7 @@ class DigitNet(nn.Module):
 
 from vpgcnn import Elbo, parameter_groups
 
-steps = int(sys.argv[1]) if sys.argv[1:] else 300  # about a minute on one core
+steps = int(sys.argv[1]) if sys.argv[1:] else 700  # about two minutes on one core
 
 
 def train(level):

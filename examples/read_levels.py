@@ -21,7 +21,7 @@ from vpgcnn.lab.data import load
 from vpgcnn.lab.training.loop import train
 from vpgcnn.lab.training.recipes import demo_recipe
 
-epochs = int(sys.argv[1]) if sys.argv[1:] else 20
+epochs = int(sys.argv[1]) if sys.argv[1:] else 40
 run = Path(mkdtemp()) / "run"
 train(replace(demo_recipe(), epochs=epochs), run)
 model, card, data = load_run(run)

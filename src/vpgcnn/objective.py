@@ -4,10 +4,10 @@
     >>> elbo.total().backward()                   # nll + PRICE · (1 − θ)
     >>> elbo.total(weight=0.05).backward()        # nll + λ · kl, as in the paper
 
-By default there is no λ to find. An image that does not use the group pays `PRICE` nats, one that uses a share θ of it
-pays PRICE · (1 − θ): so its windows can never cost it more than `PRICE` nats of classification loss. One price suits
-every dataset that we tried, because levels explore (see `Variational`): the network answers at every width, so the
-loss tells what a width costs this image.
+By default there is no λ to find. An image that does not use the group pays `PRICE` nats for each circle, one that uses
+a share θ of it pays PRICE · (1 − θ): at the best θ, windows cost it at most that much classification loss. Levels
+explore (see `Variational`), so that the network answers at every width and the loss tells what a width costs. But θ
+follows the slope where it is: it may miss a better width beyond a flat stretch.
 
 With the paper's KL, λ has to be found. It follows a schedule (`KlSchedule`: held, then raised, then constant or lowered
 again) or reacts to the training (`DualWeight` to the nll, `Band` to the kl). All rules are immutable values with the
@@ -36,7 +36,7 @@ from vpgcnn.levels import Level
 __all__ = ["PRICE", "Band", "DualWeight", "Elbo", "KlSchedule", "KlWeight", "Price", "log_shares", "parameter_groups"]
 
 PRICE = 0.05
-"""What the whole group is worth to an image, in nats of classification loss. All levels of a network share it."""
+"""What a whole circle of the group is worth to an image, in nats of classification loss. All levels share it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class Elbo:
     Args:
         nll: −log p(label | image), a scalar.
         kl: KL(q‖uniform), summed over the layers that have a level, a scalar. Windows that were drawn at random
-            (`Variational.explore`) count as 0.
+            (`Variational.explore`) count as 0, so in training it is lower than in evaluation.
         unused: 1 − θ, the mean over these layers, a scalar; likewise.
     """
 
@@ -104,11 +104,11 @@ def log_shares(labels: Tensor, classes: int) -> Tensor:
 
 
 class KlWeight(ABC):
-    """Where λ, the weight of the kl, comes from. An immutable value: each training step makes the next one."""
+    """What windows cost in the loss. An immutable value: each training step makes the next one."""
 
     @abstractmethod
     def at(self, progress: float) -> float:
-        """λ of the next step.
+        """λ, the weight of the kl, in the next step; the price for `Price`.
 
         Args:
             progress: How far training has come, from 0 to 1.
@@ -127,7 +127,7 @@ class KlWeight(ABC):
         """The training loss of the next step, a scalar.
 
         Args:
-            elbo: Its two terms.
+            elbo: Its terms.
             progress: How far training has come, from 0 to 1.
         """
         return elbo.total(self.at(progress))
@@ -137,8 +137,8 @@ class KlWeight(ABC):
 class Price(KlWeight):
     """A constant price for the share of the group that is not in use: nll + nats · (1 − θ). The default.
 
-    Windows cost an image at most `nats`: at the best θ its classification loss exceeds that of closed windows by no
-    more. The price is the same for every image, so an easy image cannot pay for a hard one.
+    At the best θ, the classification loss of an image exceeds that with closed windows by at most `nats`. The price is
+    the same for every image, so an easy image cannot pay for a hard one.
     """
 
     nats: float = PRICE

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from app_support import vpgcnn
+from app_support import make_photos, vpgcnn
 from torch import Tensor, nn
 
 from vpgcnn import SO2, GroupConv2d, GroupPool, LiftConv2d, Prediction, Variational, name_layers
 from vpgcnn.errors import UserError
 from vpgcnn.lab.data import Split
-from vpgcnn.lab.training.checkpoint import load_model
+from vpgcnn.lab.training.checkpoint import load_model, save_model, started
 from vpgcnn.lab.training.tuning import DIALS, tune
+from vpgcnn.levels import set_dial
 
 
 class Wobbly(nn.Module):
@@ -77,14 +78,18 @@ def test_too_few_images_are_refused_with_the_number_that_is_needed() -> None:
 def test_the_command_writes_a_network_that_evaluate_takes(trained: Path, tmp_path: Path) -> None:
     target = tmp_path / "tuned.safetensors"
     words = ["tune", trained / "run", "--may-cost", "40%", "--confidence", "0.6", "--data-dir", trained]
-    result = vpgcnn(*words, "--data", trained / "my photos", "--out", target, "--json")
+    own = vpgcnn(*words, "--data", trained / "my photos", "--out", target, "--json")
+    assert json.loads(own.stdout)["images"] < 20  # of the run's own folder, the validation images only
+    others = make_photos(tmp_path / "others")
+    result = vpgcnn(*words, "--data", others, "--out", target, "--json")
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
+    assert found["images"] == 60
     model, _ = load_model(target)
     dials = [float(value) for name, value in model.state_dict().items() if name.endswith(".dial")]
     assert dials == [pytest.approx(found["dial"])]
     assert "How open should the windows be" in target.with_suffix(".html").read_text()
-    evaluated = vpgcnn("evaluate", target, "--data", trained / "my photos", "--split", "all", "--json")
+    evaluated = vpgcnn("evaluate", target, "--data", others, "--json")
     assert evaluated.returncode == 0, evaluated.stderr
     chosen = next(point for point in found["points"] if point["dial"] == found["dial"])
     assert json.loads(evaluated.stdout)["accuracy"] == pytest.approx(chosen["accuracy"])
@@ -94,13 +99,40 @@ def test_the_command_writes_a_network_that_evaluate_takes(trained: Path, tmp_pat
     ("words", "says"),
     [
         (["--may-cost", "0.1%"], "needs at least"),
-        (["--may-cost", "200%"], "between 0 and 1"),
+        (["--may-cost", "200%"], "a share lies between 0 and 100 %, got '200%'"),
+        (["--may-cost", "abc"], "give a share such as 0.5% or 0.005, got 'abc'"),
         (["--out", "tuned.pth"], "must end in .safetensors"),
     ],
 )
 def test_bad_wishes_get_one_sentence(trained: Path, words: list[str], says: str) -> None:
     result = vpgcnn("tune", trained / "run", *words)
-    assert result.returncode == 1
+    assert result.returncode in (1, 2)
     assert says in result.stderr
     assert "Traceback" not in result.stderr
     assert not (trained / "run" / "tuned.safetensors").exists()
+
+
+def test_training_goes_on_from_the_windows_as_learned(trained: Path, tmp_path: Path) -> None:
+    target = tmp_path / "tuned.safetensors"
+    model, card = load_model(trained / "run" / "last.safetensors")
+    set_dial(model, 0.7)
+    save_model(target, model, card, {})
+    started_from, _ = started(card, target)
+    assert [float(v) for name, v in started_from.state_dict().items() if name.endswith(".dial")] == [0.0]
+
+
+def test_a_network_that_is_worse_closed_is_noted() -> None:
+    """Here images are right only where windows are at least half open, so closed windows are no yardstick."""
+    images = split(torch.full((500,), 0.8))
+    found = tune(Reverse(), images, at_most=0.02, circle="rotation")
+    assert "closed windows (0.0%) are worse than the learned ones (100.0%)" in found.warning
+    assert tune(Wobbly(), images, at_most=0.02, circle="rotation").warning == ""
+
+
+class Reverse(Wobbly):
+    """Right where the window is at least half open."""
+
+    def forward(self, images: Tensor) -> Prediction:
+        x = self.conv(self.lift(images).map(torch.relu))
+        right = (x.trace["conv"].theta[:, 0] >= 0.499).to(images.dtype)
+        return Prediction(torch.stack([right, 1 - right], dim=1) + 0 * GroupPool()(x).mean(), x.trace)

@@ -421,15 +421,6 @@ def test_the_dial_is_saved_with_the_weights() -> None:
     assert "dial" not in dict(net.named_parameters())  # it is not learned
 
 
-def test_the_dial_does_not_move_windows_that_were_drawn() -> None:
-    level, feature = built(explore=0.5), many(Hue(3), 50)
-    set_dial(level, -1.0)
-    q = level(feature)
-    explored = explored_images(q)
-    assert torch.allclose(q.theta[~explored], torch.tensor(1 / 3))
-    assert q.theta[explored].std() > 0.1
-
-
 @pytest.mark.parametrize("dial", [-1.01, 1.5, float("nan"), float("inf")])
 def test_a_dial_out_of_range_is_refused(dial: float) -> None:
     level = built()
@@ -587,3 +578,22 @@ def test_an_encoder_begins_at_its_start_whatever_its_width(width: int) -> None:
     raw = encoder(random_feature(Hue(3), channels=8, batch=64))
     assert torch.allclose(raw.mean(dim=0), start, atol=1e-5)  # what is added has mean 0
     assert 0.01 < raw.std(dim=0).mean() < 0.2
+
+
+def test_the_dial_acts_in_evaluation_only() -> None:
+    """Training, and fine-tuning after it, is that of the windows as learned: the encoder keeps its gradient."""
+    level, feature = built(explore=0.0), many(Hue(3), 8)
+    before = level.train()(feature).theta
+    level.dial.fill_(1.0)
+    assert torch.equal(level(feature).theta, before)
+    level(feature).theta.sum().backward()
+    assert level.encoder.linear.bias.grad is not None
+    assert bool(level.encoder.linear.bias.grad.any())
+    assert bool((level.eval()(feature).theta == 1).all())
+
+
+def test_weights_of_an_encoder_without_scale_are_refused_even_if_keys_may_be_missing() -> None:
+    level = built()
+    older = {name: value for name, value in level.state_dict().items() if not name.endswith("start")}
+    with pytest.raises(UserError, match="encoder is from an older version"):
+        level.load_state_dict(older, strict=False)

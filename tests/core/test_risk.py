@@ -197,8 +197,10 @@ def test_a_path_needs_costs_for_each_setting_and_a_confidence() -> None:
     for confidence in (0.0, 1.0, 95.0, float("nan")):
         with pytest.raises(UserError, match=f"confidence must be between 0 and 1, got {confidence}"):
             widest([0.0], torch.zeros(1, 50), at_most=0.1, confidence=confidence)
-    with pytest.raises(UserError, match=r"allowed cost must be between 0 and 1, got 0"):
+    with pytest.raises(UserError, match=r"allowed cost must be at least 0\.0001, got 0"):
         images_needed(0.0)
+    with pytest.raises(UserError, match="allowed cost must be between 0 and 1, got 1"):
+        images_needed(1.0)
 
 
 @pytest.mark.parametrize("confidence", [0.0, 1.0, 1.5])
@@ -211,3 +213,8 @@ def test_a_confidence_out_of_range_is_refused(confidence: float) -> None:
 def test_costs_that_are_not_numbers_are_refused() -> None:
     with pytest.raises(UserError, match="got nan"):
         betting_p_value(torch.tensor([0.0, float("nan")]), 0.01)
+
+
+def test_a_cost_that_no_sample_could_promise_is_refused_at_once() -> None:
+    with pytest.raises(UserError, match=r"at least 0\.0001, got 1e-07"):
+        images_needed(1e-7)

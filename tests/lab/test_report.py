@@ -219,7 +219,9 @@ def test_the_page_of_digits_shows_everything_and_loads_nothing() -> None:
     example = digits.Example("6", 0.7, angles, np.zeros((5, 8, 8)), [("6", 0.9), ("9", 0.8)] * 2 + [("6", 1.0)])
     theta = {"6": np.array([0.5, 0.6]), "7": np.ones(2)}
     curves = {"a level": confidence, "full": confidence}
-    page = digits.page(digits.Facts(angles, curves, theta, [example], [("9 %", "of <b>")], "made & done"))
+    facts = digits.Facts(angles, curves, theta, [example], [("9 %", "of <b>")], "made & done", ["all are < open"])
+    page = digits.page(facts)
+    assert "all are &lt; open" in page
     assert page.count('role="img"') == 2
     assert page.count("<title>a level</title>") == page.count("<title>full</title>") == 2
     assert page.count('class="dial"') == 2

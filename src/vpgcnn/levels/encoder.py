@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vpgcnn._ops.autograd import Function
 from vpgcnn._ops.distributed import is_distributed, sum_over_processes
 from vpgcnn._ops.precision import full_precision
-from vpgcnn.errors import NotFiniteError
+from vpgcnn.errors import NotFiniteError, UserError
 from vpgcnn.features import GroupFeature
 from vpgcnn.groups import Group, neighbour_index
 
@@ -140,6 +140,14 @@ class InvariantEncoder(nn.Module):
         nn.init.normal_(self.linear.weight, std=0.05 * hidden**0.5 / GAIN)
         nn.init.zeros_(self.linear.bias)
         self.register_buffer("start", start.clone())
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, *rest: Any
+    ) -> None:
+        """Refuse weights from before the output was scaled, even where missing keys are allowed."""
+        if f"{prefix}linear.weight" in state_dict and f"{prefix}start" not in state_dict:
+            raise UserError(f"{prefix.rstrip('.')} is from an older version: its output was scaled differently")
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *rest)
 
     def forward(self, feature: GroupFeature, *, relu: bool = False) -> Tensor:
         """Compute the raw parameters of a level.

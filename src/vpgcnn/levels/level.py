@@ -116,7 +116,8 @@ def set_progress(model: nn.Module, progress: float) -> None:
 def set_dial(model: nn.Module, dial: float) -> None:
     """Open or close the windows of a trained network: −1 closes all, 0 leaves them as learned, 1 opens all.
 
-    In between, every image's window moves in proportion. The dial is saved with the weights; `vpgcnn tune` chooses it.
+    In between, every image's window moves in proportion. The dial acts in evaluation only, so that training is that of
+    the windows as learned. It is saved with the weights; `vpgcnn tune` chooses it.
 
     Args:
         model: A network with variational levels.
@@ -342,7 +343,7 @@ class VariationalLevel(Level):
         raw = self.encoder(feature.detach() if self.detach_features else feature, relu=relu)
         own = self.family.bounded(raw, self.group)
         own = tempered(own) if self.explore > 0 else own
-        turned = self.family.dialled(own, self.dial, self.group)
+        turned = None if self.training else self.family.dialled(own, self.dial, self.group)
         own = own if turned is None else turned
         noise = self._noise(feature, own, generator) if self.training and self.explore > 0 else None
         if noise is not None:

@@ -48,8 +48,9 @@ def _sentence(name: str, theta: Tensor, axis: Axis | None) -> str | None:
     closed = 0.05 if axis is None or axis.order is None else 1 / axis.order + 0.02
     if float((theta >= OPEN).double().mean()) >= NEARLY_ALL:
         return (
-            f"all windows of {name} are open (θ ≥ {OPEN:g}): it is a fully equivariant layer. Either no image needs "
-            "less, and Full() gives the same answers for less, or the labels in training never contradicted it"
+            f"all windows of {name} are open (θ ≥ {OPEN:g}): it is a fully equivariant layer. If Fixed() with a narrow "
+            "window is no better, no image needs less, and Full() gives the same answers for less; if it is, the "
+            "levels did not find it: train for longer, or take Fixed()"
         )
     if float((theta <= closed).double().mean()) >= NEARLY_ALL:
         return (

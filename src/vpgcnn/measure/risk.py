@@ -1,9 +1,10 @@
-"""Promises about a mean that hold at a stated confidence, from a finite sample and without assumptions.
+"""Promises about a mean that hold at a stated confidence, from a finite sample of independent images.
 
 >>> chosen = widest([0.0, 0.5, 1.0], costs, at_most=0.005, confidence=0.95)
 
 `costs` holds, for each setting and each image, what the setting costs on that image. The promise: in at least 95 % of
 all samples of images that one could have drawn, the mean cost of the chosen setting on new images is at most 0.005.
+Nothing is assumed about the costs, but images have to be independent: thirty frames of one video count as one image.
 
 Settings are tested one after the other, from the safest to the boldest, until one fails (Angelopoulos et al., "Learn
 then test", 2021). Each test bets against the hypothesis that the setting costs more than is allowed; the bets adapt to
@@ -22,6 +23,8 @@ from vpgcnn.errors import UserError
 
 __all__ = ["betting_p_value", "images_needed", "widest"]
 
+SMALLEST_COST = 1e-4
+"""A smaller mean cost would need more than 40,000 images."""
 LARGEST_BET = 0.75
 """The largest bet, as a share of the largest that cannot lose everything."""
 
@@ -84,6 +87,8 @@ def widest(settings: Sequence[float], costs: Tensor, *, at_most: float, confiden
 
 def images_needed(at_most: float, confidence: float = 0.95) -> int:
     """The smallest number of images from which `widest` can promise that a setting without any effect costs nothing."""
+    if at_most < SMALLEST_COST:
+        raise UserError(f"the allowed cost must be at least {SMALLEST_COST:g}, got {at_most}")
     low, high = 1, 1
     while betting_p_value(torch.zeros(high), at_most, confidence) > 1 - confidence:
         low, high = high, 2 * high

@@ -80,6 +80,7 @@ def demo(out: Path, epochs: int | None, seed: int, step: int, *, fresh: bool) ->
     from vpgcnn.lab.training.recipes import demo_recipe
     from vpgcnn.lab.training.run import OtherSettingsError, chosen_weights
     from vpgcnn.levels import Full
+    from vpgcnn.measure import idle_levels, read_levels
 
     require_matplotlib()
     if step < 1 or 180 % step:
@@ -128,7 +129,8 @@ def demo(out: Path, epochs: int | None, seed: int, step: int, *, fresh: bool) ->
     made = (
         f"Made by vpgcnn demo: seed {seed}, {result['steps']} steps per network, {len(dataset.train)} training digits."
     )
-    facts = Facts(angles, curves, theta, _examples(model, card, dataset), tiles, made)
+    notes = idle_levels(read_levels(model, dataset.test.images))
+    facts = Facts(angles, curves, theta, _examples(model, card, dataset), tiles, made, notes)
     for digit, drawing in zip("67", curves_svg(facts), strict=True):
         write_bytes(out / f"curve-{digit}.svg", drawing.encode())
     write_bytes(out / "report.html", page(facts).encode())

@@ -40,7 +40,7 @@ and number of epochs, and prints its choices; you can change every setting.
 
 Options:
   --network NAME     use another network; `vpgcnn models` lists them
-  --objective NAME   what sets the weight λ of the kl: price, schedule, dual or band (default: the recipe's)
+  --objective NAME   what windows cost in the loss: price, schedule, dual or band (default: the recipe's)
   --lr LR            highest learning rate: short for --optimiser.lr
   --start RUN        start from the network and weights of a run or weights file, such as one from `vpgcnn convert`
   --preset cpu       small enough for two cores (default)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,16 +11,18 @@ from vpgcnn.errors import UserError
 
 ABOUT = """Open or close the windows of a trained network, without training, as far as a stated loss of accuracy allows.
 Tries settings from all windows closed to all open on images that the network was not trained on, and takes the most
-open one that costs at most --may-cost of accuracy against closed windows, at the stated confidence: if images like
-these came again, the promise would hold in at least 95 of 100 cases."""
+open one that costs at most --may-cost of accuracy against closed windows, at the stated confidence: if other images of
+this kind had been drawn, the promise would hold in at least 95 of 100 cases. Images have to be independent: frames of
+one video, or copies of one photograph, are not, and then the confidence is lower than stated."""
 EXAMPLES = """examples:
   vpgcnn tune runs/mnist67-180 --may-cost 0.5%
   vpgcnn tune runs/photos --may-cost 2% --confidence 0.9 --data more-photos/
   vpgcnn evaluate runs/mnist67-180/tuned.safetensors
 
-Writes tuned.safetensors next to the weights, and tuning.html with the curve of cost against robustness. The validation
-images of the run also chose the epoch, unless it was trained with --select last; for a strict promise give images that
-were used for nothing else with --data.
+Writes tuned.safetensors next to the weights, and tuning.html with the curve of cost against robustness. Accuracy "when
+moved" is that of rotated images; of shifted hues or mirrors where the network has no rotations. The run's validation
+images also chose the epoch, unless it was trained with --select last; for a strict promise give images that were used
+for nothing else with --data.
 """
 
 
@@ -42,9 +45,9 @@ def main(arguments: list[str]) -> int:
         raise UserError(f"--out must end in .safetensors, got {options.out.name!r}")
     from dataclasses import replace
 
-    from vpgcnn.apps.commands.use import load_run
+    from vpgcnn.apps.commands.use import fingerprint_of, load_run, same_place
     from vpgcnn.lab.config_io import to_json, write_bytes
-    from vpgcnn.lab.data import load
+    from vpgcnn.lab.data import DATASETS, load
     from vpgcnn.lab.networks import symmetry
     from vpgcnn.lab.report.tuning import tuning_page
     from vpgcnn.lab.training.checkpoint import read_tensors, save_model
@@ -55,13 +58,22 @@ def main(arguments: list[str]) -> int:
     from vpgcnn.measure import Circle
 
     model, card, data = load_run(options.run)
+    trained = data
     weights = chosen_weights(options.run)
     if options.data:
         data = replace(data, name=options.data, size=card.size, limit=None)
     dataset = load(data, options.data_dir)
     if dataset.classes != card.classes:
         raise UserError(f"{dataset.name} has other classes than the network: {', '.join(dataset.classes[:5])}")
-    split = dataset.all() if options.data else dataset.validation
+    if dataset.channels != card.channels:
+        raise UserError(f"the network expects {card.channels} channels, but {dataset.name} has {dataset.channels}")
+    others = options.data and options.data not in DATASETS and not same_place(options.data, trained.name)
+    if not others and fingerprint_of(options.run) not in (None, dataset.fingerprint()):
+        raise UserError(
+            f"{options.run} was trained on different data than these ({dataset.notes[0]}), so some of the validation "
+            "images may have been used for training: choose the original data with --data-dir, or others with --data"
+        )
+    split = dataset.all() if others else dataset.validation
     circle: Circle = "hue" if symmetry(card.model) == "hue" else "rotation"
     if card.model.group.axes[-1].name == "mirror" and card.model.group.axes[0].count == 1:
         circle = "mirror"
@@ -77,8 +89,8 @@ def main(arguments: list[str]) -> int:
     save_model(target, model, card, {**kept, "tuned": to_json(found)})
     page = target.with_suffix(".html") if options.out else weights.parent / "tuning.html"
     promise = (
-        f"On images like these {found.images:,}, windows cost at most {100 * found.at_most:g} % of accuracy against "
-        f"closed ones (confidence {found.confidence:.0%})."
+        f"On images like these ({found.images:,} were tested), windows cost at most {100 * found.at_most:g} percentage "
+        f"points of accuracy against closed ones (confidence {found.confidence:.0%})."
     )
     columns = ([getattr(point, name) for point in found.points] for name in ("dial", "accuracy", "moved"))
     html = tuning_page(*columns, chosen=found.dial, promise=promise, images=found.images)
@@ -95,11 +107,19 @@ def main(arguments: list[str]) -> int:
         )  # fmt: skip
     table(rows)
     print(f"dial {found.dial:+.1f}. {promise}")  # noqa: T201
+    if found.warning:
+        print(f"note: {found.warning}")  # noqa: T201
     print(f"written: {target} and {page}")  # noqa: T201
     return 0
 
 
 def _share(text: str) -> float:
     """A share, as 0.005 or 0.5%."""
-    number = float(text.removesuffix("%"))
-    return number / 100 if text.endswith("%") else number
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"give a share such as 0.5% or 0.005, got {text!r}") from None
+    share = number / 100 if text.endswith("%") else number
+    if not 0 < share < 1:
+        raise argparse.ArgumentTypeError(f"a share lies between 0 and 100 %, got {text!r}")
+    return share

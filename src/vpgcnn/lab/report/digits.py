@@ -60,6 +60,7 @@ class Facts:
         examples: Single images.
         tiles: Pairs of a number and what it means.
         footer: How the report was made.
+        notes: What to say about the windows: that they do nothing, for example.
     """
 
     angles: Sequence[int]
@@ -68,6 +69,7 @@ class Facts:
     examples: Sequence[Example]
     tiles: Sequence[tuple[str, str]]
     footer: str
+    notes: Sequence[str] = ()
 
 
 def curves_svg(facts: Facts) -> list[str]:
@@ -131,6 +133,7 @@ digits were rotated by 0° or 180° only; the network has seen no angle in betwe
 each class. For 80% of the images, the window ends between the edge of
 the dark sector and the edge of the pale one.</p>
 <div class="row">{dials}</div>
+{"".join(f'<p class="say">{escape(note)}</p>' for note in facts.notes)}
 <h2>Single images</h2>
 <p class="soft">The network's prediction and confidence for test digits at nine angles. Green: the class of the upright
 digit. Orange: another class, which is correct for a 6 that is upside down. On a small screen the rows scroll.</p>

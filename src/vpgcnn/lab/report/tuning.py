@@ -57,6 +57,6 @@ def tuning_page(
     body += f'<div class="scroll">{to_svg(tuning_chart(dials, accuracy, moved))}</div>'
     body += (
         '<p class="soft">Moved images count as right if they keep the class of the original, whether or not they '
-        "should: for images whose class changes when they are moved, this number must not reach 100 %.</p>"
+        "should: for images whose class changes when they are moved, this number should not reach 100 %.</p>"
     )
     return shell("How open should the windows be?", body)

@@ -169,6 +169,7 @@ def started(card: Card, path: Path) -> tuple[nn.Module, str]:
         model = card.build()
         random = model.state_dict()
         fresh = [] if same else [name for name in random if HEAD.search(name) and not name.startswith("ranges.")]
+        fresh += [name for name in random if name.endswith(".dial")]  # training starts from the windows as learned
         load_weights(model, {**tensors, **{name: random[name] for name in fresh}}, path)
         return model, f"starting from {path}{'' if same else ': the last layer is new, for other classes'}"
     converted = _of(theirs.model, card.model)

@@ -14,7 +14,7 @@ from vpgcnn.objective import Band, DualWeight, KlSchedule, Price
 __all__ = ["OBJECTIVES", "LevelOptimiserConfig", "Objective", "OptimiserConfig", "TrainConfig", "settled"]
 
 Objective = Price | KlSchedule | DualWeight | Band
-"""Where λ comes from; `name` says which: price, schedule, dual or band."""
+"""What windows cost in the loss; `name` says which: price, schedule, dual or band."""
 OBJECTIVES: dict[str, type[Objective]] = {"price": Price, "schedule": KlSchedule, "dual": DualWeight, "band": Band}
 """The same by name."""
 
@@ -57,7 +57,7 @@ class TrainConfig:
     augmenter: AugmenterConfig = field(default_factory=AugmenterConfig)
     """Random moves before the network: the baselines Augerino and InstaAug, and averages at test time."""
     objective: Objective = Price()
-    """Training minimises nll + λ·kl; this says where λ comes from."""
+    """What training adds to the nll: by default a price for the share of the group that is not in use."""
     balance: float = 0.0
     """For long tails: 1 trains for a test in which all classes are equally frequent, 0 for one like the training."""
     optimiser: OptimiserConfig = OptimiserConfig()
@@ -106,7 +106,7 @@ def settled(config: TrainConfig) -> TrainConfig:
     config = replace(config, level_optimiser=LevelOptimiserConfig(own.kind, own.lr, own.weight_decay))
     learns = config.augmenter.kind in ("shared", "image")
     if isinstance(config.model.level, Full | Fixed) and not learns:
-        config = replace(config, objective=TrainConfig().objective)
+        config = replace(config, objective=TrainConfig().objective, level_optimiser=TrainConfig().level_optimiser)
     if config.augmenter.kind == "none":
         config = replace(config, augmenter=AugmenterConfig())
     if config.model.level.is_full and config.augmenter.kind in ("none", "fixed", "policy"):

@@ -61,6 +61,17 @@ class Tuning:
     images: int
     points: tuple[Point, ...]
 
+    @property
+    def warning(self) -> str:
+        """A sentence if closed windows are worse than the learned ones: then the promise is worth little; or empty."""
+        closed, learned = self.points[0].accuracy, next(point.accuracy for point in self.points if point.dial == 0)
+        if closed >= learned - self.at_most:
+            return ""
+        return (
+            f"closed windows ({closed:.1%}) are worse than the learned ones ({learned:.1%}): the network was not "
+            "trained to answer at every width, so a cost against closed windows says little"
+        )
+
 
 @torch.no_grad()
 def tune(
@@ -79,7 +90,8 @@ def tune(
 
     Args:
         model: A network with a window for each image, trained to answer at every width (`Variational.explore`).
-        split: Images that it was not trained on, with labels. The promise holds for images like these.
+        split: Images that it was not trained on, with labels. The promise holds for images like these, if they are
+            independent: frames of one video, or copies of one photograph, are not.
         at_most: The allowed loss of accuracy against closed windows, in (0, 1): 0.005 is half a point.
         circle: What moves the images to measure robustness.
         confidence: Of the promise, in (0, 1).
