@@ -6,8 +6,7 @@
 
 By default there is no λ to find. An image that does not use the group pays `PRICE` nats for each circle, one that uses
 a share θ of it pays PRICE · (1 − θ): at the best θ, windows cost it at most that much classification loss. Levels
-explore (see `Variational`), so that the network answers at every width and the loss tells what a width costs. But θ
-follows the slope where it is: it may miss a better width beyond a flat stretch.
+explore (see `Variational`), so that the network answers at every width and the loss tells what a width costs.
 
 With the paper's KL, λ has to be found. It follows a schedule (`KlSchedule`: held, then raised, then constant or lowered
 again) or reacts to the training (`DualWeight` to the nll, `Band` to the kl). All rules are immutable values with the

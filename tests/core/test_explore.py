@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from support import SmallNet, random_feature, vary_theta, warm
+from support import SmallNet, random_feature, set_theta, vary_theta, warm
 from vpgcnn import (
     SO2,
     Full,
@@ -111,7 +111,35 @@ def test_a_quarter_is_closed_a_quarter_open_and_the_others_cover_what_is_between
         assert float((between - even).abs().max()) < 0.02  # Kolmogorov-Smirnov: below 1.63/√10000 in 99 %
         ends.append(closed)
     assert float((ends[0] & ends[1]).double().mean()) == pytest.approx(1 / 16, abs=0.01)
-    assert float((q.theta.detach()[~explored] - 0.6).abs().mean()) < 0.1  # the encoder's, near the start
+    whole = q.explored[:, 0] == -0.5
+    assert float((q.theta.detach()[whole] - 0.6).abs().mean()) < 0.1  # the encoder's, near the start
+
+
+def test_half_of_the_decided_windows_are_narrowed_evenly() -> None:
+    level, feature = built(explore=0.25), many(Hue(3), 40_000)
+    set_theta(level, 0.8)
+    q = level(feature)
+    decided = ~explored_images(q)
+    narrowed = q.explored[:, 0] < -1
+    assert float(narrowed[decided].double().mean()) == pytest.approx(0.5, abs=0.02)
+    assert torch.allclose(q.theta[decided & ~narrowed], torch.tensor(0.8))
+    left = ((q.theta[narrowed, 0] - 1 / 3) / (0.8 - 1 / 3)).detach().sort().values
+    assert float((left - torch.linspace(0, 1, len(left))).abs().max()) < 0.02
+
+
+def test_the_gradient_sees_beyond_a_flat_stretch() -> None:
+    """A loss that is lower only for closed windows: flat at θ = 0.9, but narrowed windows find out."""
+
+    def slope(share: float) -> float:
+        level = built(explore=share)
+        set_theta(level, 0.9)
+        theta = level(many(Hue(3), 4000)).theta
+        loss = (theta - 0.4).clamp(0, 0.2).mean()
+        (found,) = torch.autograd.grad(loss, [level.encoder.linear.bias])
+        return float(found)
+
+    assert slope(0.0) == 0
+    assert slope(0.25) > 0
 
 
 def test_explored_windows_do_not_depend_on_the_image_or_the_encoder() -> None:
@@ -307,10 +335,14 @@ def test_the_gradients_of_levels_that_explore_are_free_of_outliers(share: float)
     pull = torch.ones(40, 1)
     pull[outlier] = 1000.0
     (found,) = torch.autograd.grad((q.theta * pull).sum(), raws)
-    mean = (1000.0 + int(decided.sum()) - 1) / int(decided.sum())
-    assert found[outlier].item() == pytest.approx(INFLUENCE * mean if share else 1000.0)
+    left = torch.ones(40) if q.explored is None else torch.where(q.explored[:, 0] < -1, -1 - q.explored[:, 0], 1.0)
+    pull = pull * left[:, None]  # of narrowed windows
+    mean = pull[decided].mean()
+    assert found[outlier].item() == pytest.approx(
+        min(pull[outlier].item(), INFLUENCE * mean.item()) if share else 1000.0
+    )
     decided[outlier] = False
-    assert torch.equal(found[decided], pull[decided])
+    assert torch.allclose(found[decided], pull[decided])
 
 
 # ---------------------------------------------------------------- what is refused

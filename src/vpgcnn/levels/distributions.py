@@ -55,8 +55,8 @@ class Distribution(ABC):
     shared: bool = False
     """Whether it is the same for all images."""
     explored: Tensor | None = None
-    """`(B, P)`: the random numbers behind windows that were drawn, −1 for images whose window was decided; None: all
-    were decided. The levels of one network explore the same images."""
+    """`(B, P)`: the random numbers behind windows that were drawn; negative for images whose window was decided, below
+    −1 if it was then narrowed. None: all were decided. The levels of one network explore the same images."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -157,6 +157,10 @@ class Family(ABC):
         """
         return None
 
+    def narrowed(self, parameters: Tensor, share: Tensor, group: Group) -> Tensor:
+        """Bounded parameters `(B, P)`, moved towards the closed end so that a share in [0, 1] of the way is left."""
+        return parameters
+
     @abstractmethod
     def distribution(
         self, parameters: Tensor, group: Group, *, noisy: bool, generator: torch.Generator | None
@@ -210,6 +214,10 @@ class Window(Family):
     def dialled(self, parameters: Tensor, dial: Tensor, group: Group) -> Tensor:
         low, dial = parameters.new_tensor(self._floors(group)), dial.to(parameters.dtype)
         return parameters + F.relu(dial) * (1 - parameters) - F.relu(-dial) * (parameters - low)
+
+    def narrowed(self, parameters: Tensor, share: Tensor, group: Group) -> Tensor:
+        low = parameters.new_tensor(self._floors(group))
+        return low + (parameters - low) * share
 
     def spread(self, noise: Tensor, group: Group) -> Tensor:
         """A quarter of the windows closed, a quarter open, the others of every width in between."""

@@ -292,8 +292,8 @@ class Variational(LevelSpec):
         encoder_width: Channels of the encoder; None for as many as the feature has.
         detach_features: Stop gradients from the encoder into the features.
         explore: The share of the training images whose window is drawn at random, so that the network learns to
-            answer at every width and the loss tells the encoder what a width costs. 0: none. None: `EXPLORE` for
-            families that can.
+            answer at every width and the loss tells the encoder what a width costs. Of the other images, half have
+            their window narrowed at random. 0: neither. None: `EXPLORE` for families that can.
     """
 
     family: Family = Window()
@@ -349,13 +349,18 @@ class VariationalLevel(Level):
         if noise is not None:
             drawn = self.family.spread(noise, self.group)
             assert drawn is not None
-            own = torch.where(noise < 0, own, drawn)
+            # Of the windows that were decided, half are narrowed at random. Their gradient compares the whole window
+            # with narrower ones: a slope at the window's own width would not see what lies beyond a flat stretch.
+            share = -1 - noise
+            decided = torch.where(share < 0, own, self.family.narrowed(own, share, self.group))
+            own = torch.where(noise < 0, decided, drawn)
         family = self.family.at(self.progress)
         q = family.distribution(own, self.group, noisy=self.training, generator=generator)
         return q if noise is None else replace(q, explored=noise)  # type: ignore[type-var]
 
     def _noise(self, feature: GroupFeature, own: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Uniform random numbers `(B, P)` for the images to explore, −1 for the others.
+        """Random numbers `(B, P)`: from 0 to 1 for the images to explore; for the others −½ or, if their windows are
+        to be narrowed, −1 − the share of the window that is left.
 
         They are those of the network's first level, so that all its windows are closed, open or in between together.
         """
@@ -365,7 +370,9 @@ class VariationalLevel(Level):
         images, place = processes()  # random choices are made for the images of all processes
         noise = uniform((images * len(own), 1 + own.shape[1]), own.detach(), generator)
         noise = noise[place * len(own) : (place + 1) * len(own)]
-        return torch.where(noise[:, :1] < self.explore, noise[:, 1:], -1.0)
+        chosen, numbers = noise[:, :1], noise[:, 1:]
+        whole = chosen < (1 + self.explore) / 2
+        return torch.where(chosen < self.explore, numbers, torch.where(whole, -0.5, -1 - numbers))
 
     def extra_repr(self) -> str:
         detached = ", detach_features=True" if self.detach_features else ""
