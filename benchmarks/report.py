@@ -22,6 +22,8 @@ from vpgcnn.lab.report.static import to_svg
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- results: written by `make results` -->", "<!-- /results -->"
 DIGITS = EXPERIMENTS["fig-mnist67-180"]
+LOOPS = ("small-tasks", "own-loop")
+"""Results of scripts in benchmarks/."""
 SHOWN = ("variational", "shared", "full", "t2")
 """The arms in the README."""
 
@@ -87,7 +89,8 @@ def results() -> dict[str, Path]:
 def results_page() -> str:
     """The whole of docs/results.md."""
     rows = {name: load(path)["rows"] for name, path in results().items()}
-    pages = "\n".join(chapter(path) for path in results().values())
+    others = [ROOT / "results" / f"{name}.json" for name in LOOPS]
+    pages = "\n".join(chapter(path) for path in (*results().values(), *others) if path.exists())
     return RESULTS.format(claims=table_claims(claims(), rows), pages=pages)
 
 

@@ -40,7 +40,7 @@ from vpgcnn import (
 from vpgcnn._ops import resample
 from vpgcnn.groups import translate_index
 from vpgcnn.kernels import KernelSpec
-from vpgcnn.levels import InvariantEncoder, LevelSpec, VariationalLevel
+from vpgcnn.levels import Distribution, Family, InvariantEncoder, LevelSpec, VariationalLevel, Window
 from vpgcnn.levels.encoder import GAIN
 
 GROUPS: list[Group] = [
@@ -180,3 +180,24 @@ def real_data(folder: str) -> Path:
     if not (root / folder).is_dir():
         pytest.skip(f"no {folder} in {root}")
     return root
+
+
+BOTH = Product(SO2(3), Hue(3))
+"""Floors of windows differ: 0.03 on the first axis, 1/3 on the second."""
+
+
+def built(group: Group = Hue(3), *, family: Family | None = None, **options: float) -> VariationalLevel:  # noqa: B008
+    """A level for each image on a feature of four channels."""
+    return Variational(family or Window(0.6), **options).build(group, 4)
+
+
+def many(group: Group, count: int) -> GroupFeature:
+    """Features of as many images, of one pixel each."""
+    return random_feature(group, batch=count, size=1)
+
+
+def explored_images(q: Distribution) -> Tensor:
+    """`(B,)`: whether the window of each image was drawn."""
+    assert q.explored is not None
+    assert torch.equal(q.explored >= 0, (q.explored >= 0).all(dim=1, keepdim=True).expand_as(q.explored))
+    return q.explored[:, 0] >= 0

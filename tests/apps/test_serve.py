@@ -97,6 +97,26 @@ def test_an_inspection_is_what_the_network_says_of_the_turned_image(client: Test
     assert np.abs(np.asarray(shown) / 255 - turned[0, 0].numpy()).max() < 0.01
 
 
+def test_windows_open_and_close_for_one_question_only(client: TestClient, inspector: Inspector) -> None:
+    found = client.get("/api/models").json()["models"]
+    assert [model["windows"] for model in found] == [0, None]
+
+    def theta(**more: float) -> tuple[float, list[float]]:
+        mine, full = client.post("/api/inspect", json={"sample": 4, "steps": 0, **more}).json()["networks"]
+        assert full["levels"] == []
+        return mine["levels"][0]["theta"], mine["probabilities"]
+
+    learned, closed, opened = theta(), theta(windows=-1), theta(windows=1)
+    assert closed[0] == pytest.approx(0.03)
+    assert closed[0] < learned[0] < 1 == opened[0]
+    assert closed[1] != opened[1]
+    assert theta(windows=0) == theta() == learned
+    assert theta(windows=0.5)[0] == pytest.approx((1 + learned[0]) / 2)
+    for wrong in (-1.1, 2, "open"):
+        assert client.post("/api/inspect", json={"sample": 4, "windows": wrong}).status_code == 422
+    assert all(float(value) == 0 for key, value in inspector.networks[0].model.state_dict().items() if "dial" in key)
+
+
 def test_an_angle_may_be_any_and_the_circle_closes(client: TestClient) -> None:
     one, two = (client.post("/api/inspect", json={"sample": 0, "angle": a, "steps": 0}).json() for a in (-90, 270.0))
     assert one["networks"] == two["networks"]

@@ -52,6 +52,8 @@ Condition = Literal["input", "output"]
 
 EXPLORE = 0.25
 """The share of the training images whose windows are drawn at random."""
+LOCAL = 0.5
+"""How much the slope at the window's own width counts, beside what the window costs against a closed one."""
 
 
 class Level(nn.Module, ABC):
@@ -293,7 +295,8 @@ class Variational(LevelSpec):
         detach_features: Stop gradients from the encoder into the features.
         explore: The share of the training images whose window is drawn at random, so that the network learns to
             answer at every width and the loss tells the encoder what a width costs. Of the other images, half have
-            their window narrowed at random. 0: neither. None: `EXPLORE` for families that can.
+            their window narrowed at random, which compares it with a closed one. 0: neither. None: `EXPLORE` for
+            families that can.
     """
 
     family: Family = Window()
@@ -349,10 +352,12 @@ class VariationalLevel(Level):
         if noise is not None:
             drawn = self.family.spread(noise, self.group)
             assert drawn is not None
-            # Of the windows that were decided, half are narrowed at random. Their gradient compares the whole window
-            # with narrower ones: a slope at the window's own width would not see what lies beyond a flat stretch.
-            share = -1 - noise
-            decided = torch.where(share < 0, own, self.family.narrowed(own, share, self.group))
+            # Of the windows that were decided, half are narrowed at random. The gradient passes to θ as it is, so its
+            # mean over all ways of narrowing is (loss at θ − loss at the closed window) / (θ − closed): it sees beyond
+            # a flat stretch, and over a hill. The slope at θ alone, from the other half, would not.
+            share, fixed = -1 - noise, own.detach()
+            narrowed = self.family.narrowed(fixed, share, self.group) + (own - fixed)
+            decided = torch.where(share < 0, fixed.lerp(own, LOCAL), narrowed)
             own = torch.where(noise < 0, decided, drawn)
         family = self.family.at(self.progress)
         q = family.distribution(own, self.group, noisy=self.training, generator=generator)

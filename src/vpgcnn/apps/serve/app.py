@@ -19,7 +19,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from torch import Tensor
 
 from vpgcnn import __version__
-from vpgcnn.apps.serve.inspector import Inspector, Network, Seen, levels_of
+from vpgcnn.apps.serve.inspector import Inspector, Network, Seen, dial_of, levels_of
 from vpgcnn.apps.serve.limits import Gate
 from vpgcnn.apps.serve.schema import (
     IMAGE_BYTES,
@@ -184,6 +184,7 @@ def _info(network: Network) -> ModelInfo:
     return ModelInfo(
         name=network.name, about=network.about, moves=network.kind, classes=list(card.classes), size=card.size,
         channels=card.channels, dataset=card.dataset, layers=levels_of(network.model),
+        windows=dial_of(network.model),
     )  # fmt: skip
 
 
@@ -196,7 +197,7 @@ def _inspect(inspector: Inspector, request: InspectRequest, names: list[str]) ->
     else:
         pixels = _decoded(request.image or "", inspector)
     pixels = 1 - pixels if request.invert else pixels
-    image, seen = inspector.inspect(pixels, request.angle, names, request.steps)
+    image, seen = inspector.inspect(pixels, request.angle, names, request.steps, request.windows)
     return InspectAnswer(
         angle=request.angle % 360.0,
         places=[360 * step / request.steps for step in range(request.steps)],

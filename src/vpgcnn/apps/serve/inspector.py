@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -18,10 +19,10 @@ from vpgcnn.lab.training.checkpoint import Card, load_model
 from vpgcnn.lab.training.config import TrainConfig
 from vpgcnn.lab.training.record import read_settings
 from vpgcnn.lab.training.run import chosen_weights
-from vpgcnn.levels import Level, Shared, SharedLevel
+from vpgcnn.levels import Level, Shared, SharedLevel, VariationalLevel, set_dial
 from vpgcnn.measure import Kind, moves_of, read_levels
 
-__all__ = ["Inspector", "Network", "Sample", "Seen", "levels_of", "load_samples", "open_networks"]
+__all__ = ["Inspector", "Network", "Sample", "Seen", "dial_of", "levels_of", "load_samples", "open_networks"]
 
 Order = Literal["narrow", "wide", "original"]
 SAMPLES = 600
@@ -197,7 +198,9 @@ class Inspector:
         return moves.move(pixels.expand(len(degrees), -1, -1, -1), degrees * (moves.whole / 360))
 
     @torch.inference_mode()
-    def inspect(self, pixels: Tensor, angle: float, names: Sequence[str], steps: int) -> tuple[Tensor, list[Seen]]:
+    def inspect(
+        self, pixels: Tensor, angle: float, names: Sequence[str], steps: int, windows: float | None = None
+    ) -> tuple[Tensor, list[Seen]]:
         """Show a moved image to networks.
 
         Args:
@@ -205,6 +208,8 @@ class Inspector:
             angle: In degrees.
             names: Names of the networks.
             steps: Number of places on the curve around the circle.
+            windows: How far to open (up to 1) or close (down to −1) the windows of each image; None leaves them as
+                they are in the file.
 
         Returns:
             The moved image `(C, H, W)`, and the answers.
@@ -215,12 +220,27 @@ class Inspector:
         with self._lock:
             for network in self.networks:
                 if network.name in names:
-                    seen = read_levels(network.model, images)
+                    with _dialled(network.model, windows):
+                        seen = read_levels(network.model, images)
                     chances = seen.logits.double().softmax(dim=1)
                     theta = {layer: float(values[0]) for layer, values in seen.circles().items()}
                     weights = {layer: values[0].tolist() for layer, values in seen.marginals().items()}
                     found.append(Seen(network, chances[0], chances[1:], theta, weights))
         return images[0], found
+
+
+@contextmanager
+def _dialled(model: nn.Module, windows: float | None) -> Iterator[None]:
+    """Turn the dial of a network that has one; afterwards it is as before."""
+    levels = [module for module in model.modules() if isinstance(module, VariationalLevel) and module.has_dial]
+    before = [level.dial.clone() for level in levels]
+    try:
+        if windows is not None and levels:
+            set_dial(model, windows)
+        yield
+    finally:
+        for level, dial in zip(levels, before, strict=True):
+            level.dial.copy_(dial)
 
 
 def load_samples(inspector: Inspector, config: TrainConfig | None, directory: Path | None) -> None:
@@ -238,6 +258,12 @@ def load_samples(inspector: Inspector, config: TrainConfig | None, directory: Pa
         inspector.add_samples(load(config.data, directory or config.data_dir))
     except UserError as error:
         inspector.note = f"No test images: {error}"
+
+
+def dial_of(model: nn.Module) -> float | None:
+    """How far the windows of a network were opened or closed after training; None if they cannot be."""
+    dials = (module.dial for module in model.modules() if isinstance(module, VariationalLevel) and module.has_dial)
+    return next((float(dial) for dial in dials), None)
 
 
 def levels_of(model: nn.Module) -> list[str]:

@@ -50,6 +50,9 @@ class ModelInfo(Strict):
     channels: int
     dataset: str
     layers: list[str] = Field(description="layers with a level for each image")
+    windows: float | None = Field(
+        description="how far its windows were opened (up to 1) or closed (down to -1) after training; null: they cannot"
+    )
 
 
 class Models(Strict):
@@ -95,6 +98,10 @@ class InspectRequest(Strict):
     models: list[Annotated[str, Field(max_length=200)]] | None = Field(
         None, max_length=8, description="names of networks; all by default"
     )
+    windows: float | None = Field(
+        None, ge=-1, le=1, allow_inf_nan=False,
+        description="-1: close the windows of every image; 0: as learned; 1: open them; by default as in the file",
+    )  # fmt: skip
     invert: bool = Field(False, description="invert light and dark first")
 
     @model_validator(mode="after")

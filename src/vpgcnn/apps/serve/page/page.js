@@ -2,7 +2,8 @@
 // One view: an image to move, the answers of the networks, and a gallery. The address holds the state.
 
 const byId = id => document.getElementById(id);
-const state = { sample: null, angle: 0, label: "", order: "original", offset: 0, upload: null, invert: false };
+const state = { sample: null, angle: 0, label: "", order: "original", offset: 0, upload: null, invert: false,
+  windows: 0 };
 const LIMIT = 24, STEPS = 36;
 const COLORS = ["--one", "--two", "--three", "--four"], DASHES = ["solid", "dash", "dot", "dashdot"];
 let models = [], curve = null, timer = null;
@@ -38,6 +39,7 @@ function notify(text) { byId("message").textContent = text; }
 
 function question(steps, upload) {
   const request = { angle: state.angle, steps, invert: Boolean(upload) && state.invert };
+  if (!byId("opening").hidden) request.windows = state.windows;
   if (upload) request.image = upload.data; else request.sample = state.sample;
   return ask("api/inspect", {
     method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(request),
@@ -267,6 +269,7 @@ function remember() {
   const words = new URLSearchParams();
   if (state.sample !== null && !state.upload) words.set("sample", state.sample);
   if (signed(state.angle)) words.set("angle", signed(state.angle));
+  if (state.windows !== tuned()) words.set("windows", state.windows);
   if (state.label) words.set("label", state.label);
   if (state.order !== "original") words.set("order", state.order);
   if (state.offset) words.set("offset", state.offset);
@@ -282,9 +285,24 @@ function recall() {
   state.sample = /^\d{1,9}$/.test(words.get("sample") || "") ? Number(words.get("sample")) : null;
   state.upload = null;
   state.angle = number("angle", 0) % 360;
+  state.windows = Math.max(-1, Math.min(1, number("windows", tuned())));
   state.offset = Math.max(0, Math.floor(number("offset", 0)));
   state.label = models[0].classes.includes(words.get("label")) ? words.get("label") : "";
   state.order = ["narrow", "wide"].includes(words.get("order")) ? words.get("order") : "original";
+}
+
+// ------------------------------------------------------------ the windows
+
+// Where `vpgcnn tune` left them.
+function tuned() {
+  const known = models.find(model => model.windows !== null);
+  return known ? known.windows : 0;
+}
+
+function showWindows() {
+  const share = Math.round(100 * Math.abs(state.windows));
+  byId("windows").value = state.windows;
+  byId("opened").textContent = share === 0 ? "as learned" : `${share}% ${state.windows < 0 ? "closed" : "opened"}`;
 }
 
 // ------------------------------------------------------------ controls
@@ -316,6 +334,14 @@ function controls() {
   byId("file").addEventListener("change", event => {
     if (event.target.files[0]) take(event.target.files[0]);
     event.target.value = "";  // the same file can be chosen again
+  });
+  byId("windows").addEventListener("input", event => {
+    state.windows = Number(event.target.value);
+    showWindows();
+    remember();
+    image += 1;
+    curve = null;
+    soon(60);
   });
   byId("invert").addEventListener("change", event => { state.invert = event.target.checked; if (state.upload) renew(); });
   for (const name of ["dragenter", "dragover"]) document.addEventListener(name, event => {
@@ -360,6 +386,7 @@ async function start() {
   byId("label").value = state.label;
   byId("order").value = state.order;
   showAngle();
+  showWindows();
   const found = await gallery();
   if (state.sample === null && found.length && !state.upload) state.sample = found[0].id;
   for (const button of byId("samples").children)
@@ -375,6 +402,7 @@ addEventListener("DOMContentLoaded", async () => {
     models = found.models;
     byId("about").textContent = `${models.map(model => `${model.name} (${model.about})`).join(" and ")}: `
       + `${models[0].moves === "hue" ? "shift the hue" : "rotate the image"} and watch the answers. ${found.note}`;
+    byId("opening").hidden = models.every(model => model.windows === null);
     for (const name of models[0].classes) byId("label").append(make("option", { value: name }, name));
     controls();
     await start();
