@@ -8,6 +8,7 @@ import pytest
 
 from vpgcnn.lab.experiments import regret
 from vpgcnn.lab.experiments.by_hand import SETTINGS
+from vpgcnn.lab.report.chart import PointPanel
 from vpgcnn.lab.training.config import TrainConfig
 from vpgcnn.lab.training.recipes import RECIPES, recipe
 from vpgcnn.levels import Fixed, Variational
@@ -17,7 +18,13 @@ from vpgcnn.objective import Price
 def row(arm: str, seed: int, validation: float, test: float, free: float = 0.5) -> dict[str, Any]:
     places = {"rotation": {"free": free, "bound": None, "moved": free}}
     scores = {"accuracy": test, "nll": 1 - test}
-    found = {"arm": arm, "seed": seed, "validation": {"accuracy": validation}, "test": scores, "places": places}
+    found = {
+        "arm": arm,
+        "seed": seed,
+        "validation": {"accuracy": validation, "nll": 1 - test},
+        "test": scores,
+        "places": places,
+    }
     return found | {"theta": {"last": [[0.5, 0.1]]}, "seconds": 60.0}
 
 
@@ -44,6 +51,25 @@ def test_regret_is_paired_over_equal_seeds() -> None:
     fixed = [row("fixed-50", seed, 0.9, 0.5 + 0.1 * seed) for seed in (0, 1)]
     lines = rows_of("mnist67-180", *fixed, row("default", 1, 0.9, 0.58))
     assert lines["default"]["regret"] == [pytest.approx(0.02), 0.0]
+
+
+def test_equal_validation_accuracies_are_ordered_by_nll() -> None:
+    lines = rows_of("mnist67-180", row("fixed-25", 0, 1.0, 0.7), row("fixed-75", 0, 1.0, 0.8))
+    assert lines["fixed-75"]["best"]  # the helper gives a higher test accuracy a lower NLL
+
+
+def test_the_figure_has_a_point_for_each_level_and_joins_the_fixed_ones() -> None:
+    rows = [row("default", seed, 0.9, 0.8 + 0.1 * seed, free=0.6) for seed in (0, 1)]
+    rows += [row("fixed-100", 0, 0.9, 0.7, free=0.9), row("closed", 0, 0.9, 0.9, free=0.2)]
+    rows[-1]["places"]["rotation"]["bound"] = 0.4
+    (panel,) = regret.chart_regret({"regret-mnist67-180": rows}).panels
+    assert isinstance(panel, PointPanel)
+    default, fixed = panel.series
+    assert default.places == [(pytest.approx(0.85), pytest.approx(0.6))]
+    assert fixed.joined
+    assert fixed.labels == ["closed", "open"]  # from the narrowest to the widest
+    assert fixed.places == [(0.9, pytest.approx(0.3)), (0.7, 0.9)]  # free and bound images count alike
+    assert panel.x.ends[0] <= 0.7 < 0.9 <= panel.x.ends[1]
 
 
 def test_a_task_without_fixed_levels_is_left_out() -> None:

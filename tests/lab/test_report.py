@@ -20,7 +20,20 @@ from PIL import Image
 
 from vpgcnn.errors import UserError
 from vpgcnn.lab.report import diagnosis, digits
-from vpgcnn.lab.report.chart import COLORS, HUE, Axis, BarPanel, Bars, Chart, Curve, Panel, up_to
+from vpgcnn.lab.report.chart import (
+    COLORS,
+    HUE,
+    Axis,
+    BarPanel,
+    Bars,
+    Chart,
+    Curve,
+    Panel,
+    PointPanel,
+    Points,
+    around,
+    up_to,
+)
 from vpgcnn.lab.report.dial import dial
 from vpgcnn.lab.report.interactive import to_html
 from vpgcnn.lab.report.picture import Picture
@@ -148,6 +161,21 @@ def test_a_name_has_one_color_in_all_panels() -> None:
 def test_a_legend_does_not_repeat_the_vertical_axis() -> None:
     assert to_svg(Chart([Panel("", [0, 1], [Curve("confidence", [0, 1])], UNIT)])).count(">confidence</text>") == 1
     assert ">another</text>" in to_svg(Chart([Panel("", [0, 1], [Curve("another", [0, 1])], UNIT)]))
+
+
+def test_points_are_drawn_with_their_labels() -> None:
+    series = [
+        Points("fixed", [(0.9, 0.2), (0.7, 0.8)], ["closed", "open"], joined=True),
+        Points("own", [(0.8, 0.7)], ["x"]),
+    ]
+    chart = Chart([PointPanel("signs", series, around("accuracy", [0.7, 0.9]), around("moved", [0.2, 0.8]))])
+    drawn, whole = to_svg(chart), to_html(chart)
+    for text in ("closed", "open", "signs", "accuracy", "moved", "fixed: closed (90.0%, 20.0%), open (70.0%, 80.0%)"):
+        assert text in drawn
+    for text in ("closed", "lines+markers+text", '"markers+text"'):
+        assert text in whole
+    assert around("accuracy", [0.701, 0.899]).ends == (pytest.approx(0.7), pytest.approx(0.9))
+    assert around("accuracy", [1.0, 1.0]).ends[0] < around("accuracy", [1.0, 1.0]).ends[1]
 
 
 def test_a_single_place_is_a_dot() -> None:

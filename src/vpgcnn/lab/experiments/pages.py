@@ -141,7 +141,9 @@ def _smaller(picture: bytes) -> bytes:
     with Image.open(io.BytesIO(picture)) as image:
         flat = Image.new("RGB", image.size, "white")
         flat.paste(image, mask=image.getchannel("A") if image.mode == "RGBA" else None)
-        few = flat.quantize(PALETTE, dither=Image.Dither.NONE)
+        few = flat.quantize(
+            PALETTE, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+        )  # keeps the colour of a point
     out = io.BytesIO()
     few.save(out, "PNG", optimize=True)
     return out.getvalue()

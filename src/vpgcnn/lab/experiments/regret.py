@@ -22,6 +22,7 @@ from vpgcnn.lab.experiments.arms import T2
 from vpgcnn.lab.experiments.base import Arm, Change, Experiment, Found, Row, View, markdown
 from vpgcnn.lab.experiments.by_hand import SETTINGS, by_hand
 from vpgcnn.lab.networks import to_unit
+from vpgcnn.lab.report.chart import Chart, PointPanel, Points, around
 from vpgcnn.lab.training.checkpoint import Card
 from vpgcnn.lab.training.config import TrainConfig
 from vpgcnn.lab.training.progress import Quiet
@@ -217,10 +218,10 @@ def regret_rows(found: Found) -> list[Row]:
     return lines
 
 
-def _validated(rows: list[Row], seeds: set[int]) -> float:
-    """Mean validation accuracy on these seeds; on all if there are none."""
-    chosen = [row for row in rows if row["seed"] in seeds] or rows
-    return mean(row["validation"]["accuracy"] for row in chosen)
+def _validated(rows: list[Row], seeds: set[int]) -> tuple[float, float]:
+    """Mean validation accuracy on these seeds, on all if there are none; equal ones are ordered by their NLL."""
+    chosen = [row["validation"] for row in rows if row["seed"] in seeds] or [row["validation"] for row in rows]
+    return round(mean(one["accuracy"] for one in chosen), 6), -mean(one["nll"] for one in chosen)
 
 
 def _summary(rows: list[Row], best: list[Row], fixed_rows: list[list[Row]]) -> Row:
@@ -280,13 +281,53 @@ def _text(value: list[float] | None, scale: float, digits: int) -> str:
     return "–" if value is None else f"{scale * value[0]:.{digits}f} ± {scale * value[1]:.{digits}f}"
 
 
+KINDS = {"default": "the default", "by-hand": "set by hand", "t2": "without a group"}
+WIDE = {"closed": "closed", "fixed-25": "¼", "fixed-50": "½", "fixed-75": "¾", "fixed-100": "open"}
+"""The fixed levels from the narrowest to the widest, with their texts in the figure."""
+
+
+def chart_regret(found: Found) -> Chart:
+    """For each task: accuracy on the test images against accuracy at unseen places, of all levels."""
+    panels = []
+    for task in TASKS:
+        rows = found.get(f"regret-{task}", [])
+        points = {arm: _point([row for row in rows if row["arm"] == arm]) for arm in EXPERIMENTS[task].arms}
+        places = {arm: place for arm, place in points.items() if place is not None}
+        if "default" not in places:
+            continue
+        wide = [arm for arm in WIDE if arm in places]
+        series = [Points(name, [places[arm]], [arm]) for arm, name in KINDS.items() if arm in places]
+        if wide:
+            series.append(
+                Points("one width for all images", [places[a] for a in wide], [WIDE[a] for a in wide], joined=True)
+            )
+        x, y = zip(*places.values(), strict=True)
+        panels.append(PointPanel(task, series, around("test accuracy", x), around("accuracy at unseen places", y)))
+    return Chart(
+        panels, columns=min(2, len(panels)), title="Accuracy against robustness: up and to the right is better"
+    )
+
+
+def _point(rows: list[Row]) -> tuple[float, float] | None:
+    """Mean accuracy, and mean accuracy at unseen places: of free and bound images alike, if it is known which are."""
+    robust = []
+    for row in rows:
+        for places in row["places"].values():
+            known = [places[key] for key in ("free", "bound") if places[key] is not None] or [places["moved"]]
+            robust.append(mean(known))
+    return (mean(row["test"]["accuracy"] for row in rows), mean(robust)) if robust else None
+
+
 VIEW = View(
     name="regret",
     about="levels that learn by themselves against the best fixed level, with one default for every dataset",
     sources={entry.name: tuple(entry.arms) for entry in EXPERIMENTS.values()},
     rows=regret_rows,
     table=table_regret,
+    chart=chart_regret,
     notes=(
+        "Figure: the mean over seeds of each level. Unseen places: the mean of free images at every place and of bound "
+        "ones inside their range, where the truth is known; else of all images at every place.",
         "Regret: the best fixed level, chosen by its validation accuracy, minus the level; for the NLL the level minus "
         "the best fixed one. Positive is worse. Means ± standard deviations over seeds, differences on equal seeds.",
         "Unseen places: accuracy of test images that are moved; free: of images whose class never changes, at every "

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,9 @@ __all__ = [
     "Chart",
     "Curve",
     "Panel",
+    "PointPanel",
+    "Points",
+    "around",
     "up_to",
 ]
 
@@ -59,6 +63,15 @@ HUE = Axis("hue shift, as a fraction of the circle", [(share / 4, f"{share / 4:g
 def up_to(name: str, top: float = 1.0) -> Axis:
     """Make an axis from 0 to `top` with a tick at every quarter."""
     return Axis(name, [(quarter * top / 4, f"{quarter * top / 4:.3g}") for quarter in range(5)])
+
+
+def around(name: str, values: Sequence[float]) -> Axis:
+    """Make an axis of shares, as percentages, that holds all values, with round ticks."""
+    low, high = min(values), max(values)
+    step = next((each for each in (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2) if high - low <= 5 * each), 0.25)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    ticks = [round(number * step, 6) for number in range(first, max(last, first + 1) + 1)]
+    return Axis(name, [(tick, f"{100 * tick:.3g}%") for tick in ticks])
 
 
 CONFIDENCE = up_to("confidence")
@@ -142,6 +155,45 @@ class BarPanel:
 
 
 @dataclass(frozen=True)
+class Points:
+    """Points of one kind, each with a short text.
+
+    Args:
+        name: What the legend calls them.
+        places: Their coordinates.
+        labels: The text beside each point.
+        joined: Whether a thin line joins them in their order.
+    """
+
+    name: str
+    places: Sequence[tuple[float, float]]
+    labels: Sequence[str]
+    joined: bool = False
+
+
+@dataclass(frozen=True)
+class PointPanel:
+    """Points of several kinds.
+
+    Args:
+        title: Text above the panel.
+        series: The points.
+        x: Horizontal axis.
+        y: Vertical axis.
+    """
+
+    title: str
+    series: Sequence[Points]
+    x: Axis
+    y: Axis
+
+    @property
+    def names(self) -> list[tuple[str, bool]]:
+        """The legend: the name of each kind; points are never dashed."""
+        return [(points.name, False) for points in self.series]
+
+
+@dataclass(frozen=True)
 class Chart:
     """Panels that share a legend; a name has the same colour in every panel.
 
@@ -151,7 +203,7 @@ class Chart:
         title: Text above all panels.
     """
 
-    panels: Sequence[Panel | BarPanel]
+    panels: Sequence[Panel | BarPanel | PointPanel]
     columns: int | None = None
     title: str = ""
 

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from vpgcnn.errors import UserError
-from vpgcnn.lab.report.chart import NAMED_BARS, BarPanel, Chart, Panel
+from vpgcnn.lab.report.chart import NAMED_BARS, BarPanel, Chart, Panel, PointPanel
 
 __all__ = ["to_html"]
 
@@ -32,8 +32,7 @@ def to_html(chart: Chart) -> str:
     for number, panel in enumerate(chart.panels):
         row, column = divmod(number, columns)
         where = {"row": row + 1, "col": column + 1}
-        traces = (_bars if isinstance(panel, BarPanel) else _curves)(go, panel, chart.colors)  # type: ignore[arg-type]
-        for trace in traces:
+        for trace in _traces(go, panel, chart.colors):
             trace.showlegend = trace.name is not None and trace.name not in named
             named.add(trace.name)
             figure.add_trace(trace, **where)
@@ -61,6 +60,25 @@ def to_html(chart: Chart) -> str:
     head = '<head><meta name="viewport" content="width=device-width, initial-scale=1">'
     page = page.replace("<head>", f"{head}<title>{escape(chart.title)}</title>", 1)
     return page.replace("<html>", '<html lang="en">', 1)
+
+
+def _traces(go: Any, panel: Panel | BarPanel | PointPanel, colors: dict[str, str]) -> list[Any]:
+    if isinstance(panel, BarPanel):
+        return _bars(go, panel, colors)
+    return _points(go, panel, colors) if isinstance(panel, PointPanel) else _curves(go, panel, colors)
+
+
+def _points(go: Any, panel: PointPanel, colors: dict[str, str]) -> list[Any]:
+    """The traces of a panel, where `go` is `plotly.graph_objects`."""
+    return [
+        go.Scatter(
+            x=[x for x, _ in points.places], y=[y for _, y in points.places], text=list(points.labels),
+            name=points.name, legendgroup=points.name, mode=f"{'lines+' if points.joined else ''}markers+text",
+            textposition="top right", line={"color": colors[points.name], "width": 1},
+            marker={"color": colors[points.name], "size": 9}, hovertemplate="%{text}: %{x:.2%}, %{y:.2%}",
+        )
+        for points in panel.series
+    ]  # fmt: skip
 
 
 def _curves(go: Any, panel: Panel, colors: dict[str, str]) -> list[Any]:

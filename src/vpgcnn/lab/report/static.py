@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from vpgcnn.errors import UserError
-from vpgcnn.lab.report.chart import NAMED_BARS, BarPanel, Chart, Panel
+from vpgcnn.lab.report.chart import NAMED_BARS, BarPanel, Chart, Panel, PointPanel
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -143,7 +143,7 @@ def _figure(chart: Chart, panel_size: tuple[int, int] | None) -> Iterator[tuple[
         colors = chart.colors
         for axes, panel in zip(grid, chart.panels, strict=False):
             _frame(axes, panel, width)
-            drawn = _bars(axes, panel, colors) if isinstance(panel, BarPanel) else _curves(axes, panel, colors)
+            drawn = _drawn(axes, panel, colors)
             for artist, name, tooltip in drawn:
                 handles.setdefault(name, artist)
                 artist.set_gid(f"tooltip{len(tooltips)}")
@@ -179,7 +179,13 @@ Drawn = list[tuple["Artist", str, str]]
 """Artists with their name in the legend and their tooltip."""
 
 
-def _frame(axes: Axes, panel: Panel | BarPanel, width: int) -> None:
+def _drawn(axes: Axes, panel: Panel | BarPanel | PointPanel, colors: Mapping[str, str]) -> Drawn:
+    if isinstance(panel, BarPanel):
+        return _bars(axes, panel, colors)
+    return _points(axes, panel, colors) if isinstance(panel, PointPanel) else _curves(axes, panel, colors)
+
+
+def _frame(axes: Axes, panel: Panel | BarPanel | PointPanel, width: int) -> None:
     axes.set_title(_wrap(panel.title, width - 75, "axes.titlesize", "bold"))
     axes.set_ylabel(panel.y.name)
     axes.set_yticks([value for value, _ in panel.y.ticks], [text for _, text in panel.y.ticks])
@@ -209,6 +215,25 @@ def _curves(axes: Axes, panel: Panel, colors: Mapping[str, str]) -> Drawn:
             marker="o" if len(panel.places) == 1 else "",
         )
         drawn.append((line, curve.name, curve.name))
+    return drawn
+
+
+def _points(axes: Axes, panel: PointPanel, colors: Mapping[str, str]) -> Drawn:
+    axes.set_xlabel(panel.x.name)
+    axes.set_xticks([value for value, _ in panel.x.ticks], [text for _, text in panel.x.ticks])
+    low, high = panel.x.ends
+    axes.set_xlim(low - 0.04 * (high - low), high + 0.12 * (high - low))  # room for the text beside the points
+    axes.grid(visible=True)
+    drawn: Drawn = []
+    for points in panel.series:
+        x, y = zip(*points.places, strict=True)
+        joining = "-" if points.joined else ""
+        (line,) = axes.plot(x, y, color=colors[points.name], marker="o", linewidth=1, linestyle=joining)
+        named = list(zip(points.labels, points.places, strict=True))
+        for label, place in named:
+            axes.annotate(label, place, xytext=(5, 4), textcoords="offset points", fontsize=7.5)
+        said = ", ".join(f"{label} ({place[0]:.1%}, {place[1]:.1%})" for label, place in named)
+        drawn.append((line, points.name, f"{points.name}: {said}"))
     return drawn
 
 
