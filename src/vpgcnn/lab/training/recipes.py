@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from vpgcnn.errors import UserError
+from vpgcnn.groups import O2
 from vpgcnn.kernels import Siren
 from vpgcnn.lab.data.config import DataConfig
 from vpgcnn.lab.networks.config import (
@@ -54,6 +55,7 @@ TURN_HUE = replace(
 SIGN_TURNS = replace(
     MNIST67, data=DataConfig(name="gtsrb-turn"), model=SIGNS, optimiser=OptimiserConfig(lr=4e-3), epochs=8
 )
+SIGN_BOTH = replace(SIGN_TURNS, data=DataConfig(name="gtsrb"), model=replace(SIGNS, group=O2(4)))
 SIGN_MIRRORS = replace(SIGN_TURNS, data=DataConfig(name="gtsrb-mirror"), model=SIGNS_MIRRORED)
 CIFAR = TrainConfig(
     data=DataConfig(name="cifar10", augment="crop-flip"),
@@ -121,6 +123,11 @@ RECIPES = {
         "the same signs and mirrors: signs for left and right are each other's mirror images",
         SIGN_MIRRORS,
         SIGN_MIRRORS,
+    ),
+    "gtsrb": Recipe(
+        "the same signs, rotations and mirrors at once: a window on each of the two",
+        SIGN_BOTH,
+        SIGN_BOTH,
     ),
     "cifar10-se2": Recipe(
         "photographs of ten classes with the SE(2) ResNet",
