@@ -93,18 +93,27 @@ def flops(model: nn.Module, images: Tensor) -> int:
     return counter.total
 
 
-class Scattered(InvariantEncoder):
-    """An encoder whose answers are all over the range, even for images that are much alike."""
+class Scripted(InvariantEncoder):
+    """An encoder whose answers are spread over the range by the position of an image in the batch."""
 
     def forward(self, feature: GroupFeature, *, relu: bool = False) -> Tensor:
-        return (300 * super().forward(feature, relu=relu)) % 1.3
+        raw = super().forward(feature, relu=relu)
+        places = torch.arange(raw.numel()).view(raw.shape[1], raw.shape[0]).t()
+        return 0 * raw + (0.37 * places + 0.1 * self.first.in_features) % 1.3
 
 
-def scattered(model: nn.Module) -> None:
+class Sensitive(InvariantEncoder):
+    """An encoder whose answers are spread over the range, even for images that are much alike."""
+
+    def forward(self, feature: GroupFeature, *, relu: bool = False) -> Tensor:
+        return (20000 * super().forward(feature, relu=relu)) % 1.3
+
+
+def scattered(model: nn.Module, kind: type[InvariantEncoder] = Scripted) -> None:
     """Let the windows of images differ from each other, from closed to open."""
     for module in model.modules():
         if isinstance(module, InvariantEncoder):
-            module.__class__ = Scattered
+            module.__class__ = kind
 
 
 class Joined(nn.Module):
@@ -363,8 +372,8 @@ def test_gradients_are_those_of_all_elements(name: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning", "ignore::torch.jit.TracerWarning")
 def test_programs_that_are_traced_do_not_depend_on_the_example() -> None:
-    net = warm(SmallNet(Hue(3), level=Variational()), torch.rand(6, 3, 8, 8))
-    scattered(net)
+    net = warm(SmallNet(Hue(3), levels=[Full(), Full(), Variational(), Full()]), torch.rand(6, 3, 8, 8))
+    scattered(net, Sensitive)
 
     class Logits(nn.Sequential):
         def forward(self, images: Tensor) -> Tensor:
