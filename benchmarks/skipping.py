@@ -70,7 +70,7 @@ def rows(kind: str, seconds: float) -> Iterator[Row]:
     goal = 0.35 if kind == "rotations" else 0.45
     for title, (config, channels, size) in (ROTATIONS if kind == "rotations" else HUES).items():
         fixed = replace(config, level=Fixed(closed), elsewhere=Fixed(closed))
-        for batch in (1, 64 if title in ("digits", "colour CNN") else 16):
+        for batch in (1, 8 if title == "SE(2) ResNet" else 64 if title in ("digits", "colour CNN") else 16):
             images = torch.rand(batch, channels, size, size)
             cases = [(f"{what}, fixed", fixed, [closed], goal), (f"{what}, variational", config, [closed], goal)]
             cases += [("all open, variational", config, [1.0], 1.03)]
