@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vpgcnn._ops.autograd import Function
+from vpgcnn._ops.constants import constant
 from vpgcnn._ops.distributed import is_distributed, sum_over_processes
 from vpgcnn._ops.precision import uniform
 from vpgcnn.groups import Group
@@ -81,7 +82,7 @@ def bound(raw: Tensor, low: list[float], high: float) -> Tensor:
         `(B, P)` in at least single precision. The gradient passes unless it pushes further outside.
     """
     raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
-    bounded: Tensor = _Bound.apply(raw, raw.new_tensor(low), high)
+    bounded: Tensor = _Bound.apply(raw, constant(tuple(low), raw.dtype, raw.device), high)
     return bounded
 
 
@@ -212,7 +213,8 @@ class Window(Family):
         return self.bounded(own * below, group)
 
     def dialled(self, parameters: Tensor, dial: Tensor, group: Group) -> Tensor:
-        low, dial = parameters.new_tensor(self._floors(group)), dial.to(parameters.dtype)
+        low = constant(tuple(self._floors(group)), parameters.dtype, parameters.device)
+        dial = dial.to(parameters.dtype)
         return parameters + F.relu(dial) * (1 - parameters) - F.relu(-dial) * (parameters - low)
 
     def narrowed(self, parameters: Tensor, share: Tensor, group: Group) -> Tensor:

@@ -167,10 +167,16 @@ class _GroupConvolution(nn.Module):
             raise ValueError(f"elements of {self.group} are a tensor G×{axes} or B×G×{axes}, got {got}")
         if elements.dim() == 3 and elements.shape[0] != batch:
             raise ValueError(f"expected elements for {batch} images, got {elements.shape[0]}")
-        if self.group.order is not None and elements.device.type != "meta" and not torch.compiler.is_compiling():
-            grid = self.group.grid(dtype=elements.dtype, device=elements.device)
-            if elements.shape != grid.shape or not torch.allclose(elements, grid, atol=1e-4):
-                raise ValueError(f"{self.group} has one grid of elements, got others: {elements.tolist()}")
+        if self.group.order is None or torch.compiler.is_compiling():
+            return elements
+        grid = self.group.grid(dtype=elements.dtype, device=elements.device)
+        others = f"{self.group} has one grid of elements, got others"
+        if elements.shape != grid.shape:
+            raise ValueError(f"{others}: shape {tuple(elements.shape)}")
+        if elements.device.type != "cpu":  # reading from another device would wait for it
+            torch._assert_async(((elements - grid).abs() <= 1e-4).all(), others)
+        elif not torch.allclose(elements, grid, atol=1e-4):
+            raise ValueError(f"{others}: {elements.tolist()}")
         return elements
 
     # ------------------------------------------------------------ the convolution
