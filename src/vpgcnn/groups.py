@@ -23,7 +23,6 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import lru_cache
 from numbers import Integral
 
 import torch
@@ -451,7 +450,6 @@ class Product(Group):
         return self.first.rgb(a) if self.first.acts_on_rgb else self.second.rgb(b)
 
 
-@lru_cache(maxsize=256)
 def _grid_rows(counts: tuple[int, ...]) -> tuple[tuple[float, ...], ...]:
     """The angles of an even grid, in the order of `Group.grid`, in (−π, π]."""
     circles = [[2 * math.pi * (j if 2 * j <= count else j - count) / count for j in range(count)] for count in counts]

@@ -391,6 +391,17 @@ def test_programs_that_are_traced_do_not_depend_on_the_example() -> None:
         assert torch.allclose(answer, expected, atol=1e-9)
 
 
+@pytest.mark.parametrize("level", [Fixed(1 / 3), Variational()], ids=repr)
+def test_compiled_networks_are_one_graph_without_gradients_too(level: LevelSpec) -> None:
+    net, images = warm(SmallNet(Hue(3), level=level), torch.rand(4, 3, 8, 8)), torch.rand(4, 3, 8, 8)
+    scattered(net)
+    for model in (net, fold(net, images[:1])):
+        torch.compiler.reset()
+        with torch.no_grad():
+            compiled = torch.compile(lambda x, of=model: of(x).logits, backend="eager", fullgraph=True)(images)
+            assert torch.allclose(compiled, model(images).logits, rtol=0, atol=EXACT)
+
+
 # ---------------------------------------------------------------- folding
 
 

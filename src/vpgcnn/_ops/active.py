@@ -74,7 +74,9 @@ def note_pair(layer: object, rows: tuple[int, ...], columns: tuple[int, ...]) ->
 
 def can_skip() -> bool:
     """Whether elements may be left out: never with gradients, which also flow to weights that are 0."""
-    return not (torch.is_grad_enabled() or _everything.get() or torch.compiler.is_dynamo_compiling())
+    if torch.compiler.is_dynamo_compiling() or torch.is_grad_enabled():
+        return False
+    return not _everything.get()
 
 
 def can_read(weights: Tensor) -> bool:

@@ -13,7 +13,6 @@ Both transforms are one product with a tall matrix, after a copy that puts the g
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -44,7 +43,6 @@ class Shape(NamedTuple):
 Rows = tuple[tuple[float, ...], ...]
 
 
-@lru_cache(maxsize=64)
 def _matrices(m: int) -> tuple[Rows, Rows]:
     """A and the transpose of S, as rows."""
     into, back = [], []
