@@ -43,6 +43,7 @@ from vpgcnn._ops.active import Use, uses_of
 from vpgcnn.export import Deployed, exported
 from vpgcnn.kernels import KernelSpec, Siren, Table, TableKernel
 from vpgcnn.levels import InvariantEncoder, LevelSpec
+from vpgcnn.measure import multiplications
 from vpgcnn.nn import GroupLayerNorm, all_elements
 
 EXACT = 1e-12
@@ -87,7 +88,7 @@ class Counter(TorchDispatchMode):
         return out
 
 
-def flops(model: nn.Module, images: Tensor) -> int:
+def flops(model: Callable[[Tensor], object], images: Tensor) -> int:
     with torch.no_grad(), Counter() as counter:
         model(images)
     return counter.total
@@ -338,6 +339,28 @@ def test_few_images_do_not_get_a_part_of_their_own() -> None:
     weights[0, 1:] = 0
     assert uses_of(weights) == (Use(None, (0, 1, 2), False),)
     assert uses_of(torch.full((3, 4), 0.25)) is None
+
+
+@pytest.mark.parametrize("level", [Fixed(0.25), Fixed(1.0), Full()], ids=repr)
+def test_counted_multiplications_are_those_that_are_done(level: LevelSpec) -> None:
+    images = torch.rand(4, 3, 8, 8)
+    net = fold(warm(SmallNet(SO2(8), level=level), images))
+    cost = multiplications(net, images)
+    assert cost.used.sum() == flops(net.feature, images) / 2  # without the pool and the head
+    with all_elements():
+        assert 4 * cost.whole == flops(net.feature, images) / 2
+    assert cost.share.max() <= 1
+
+
+def test_the_cost_of_an_image_follows_its_window() -> None:
+    images = torch.rand(6, 3, 8, 8)
+    net = warm(SmallNet(Hue(3), level=Variational()), images)
+    scattered(net)
+    cost = multiplications(net, images)
+    wide = torch.stack([q.theta[:, 0] for q in net(images).trace.values()]).gt(1 / 3).double() * 2 + 1
+    inner, lift = 6 * 6 * 9 * 64, 3 * 6 * 9 * 64 * 3  # the lift's level sees all of its output
+    assert torch.equal(cost.used, lift + inner * (wide[1:] * wide[:-1]).sum(dim=0))
+    assert cost.whole == lift + 3 * 9 * inner
 
 
 @pytest.mark.parametrize("closed", [Fixed(1 / 3), Shared(), Variational()], ids=repr)
