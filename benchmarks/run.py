@@ -20,6 +20,7 @@ from statistics import mean
 import torch
 
 import exported
+import skipping
 from layers import SEPARABLE, Shape, bare_step, folded_pass, layer, training_step
 from networks import bare_program, compiled_programs, training_program
 from pathwise import programs
@@ -224,6 +225,8 @@ def sections(seconds: float) -> dict[str, Callable[[], Iterator[Row]]]:
         "net-color-cnn": lambda: color_networks("color-cnn", 1.15, 4 * seconds),
         "net-color-resnet": lambda: color_networks("color-resnet", 0.7, 10 * seconds),
         "export": lambda: exported.rows(seconds),
+        "skip-rotations": lambda: skipping.rows("rotations", seconds),
+        "skip-hues": lambda: skipping.rows("hues", seconds),
         "compile-digits": lambda: compiled("digits", 64, seconds),
         "compile-cifar": lambda: compiled("cifar", 16, seconds),
         "compile-color-cnn": lambda: compiled("color-cnn", 64, seconds),

@@ -6,12 +6,15 @@ A module and not a conftest, so that `from support import …` means the same in
 from __future__ import annotations
 
 import os
+import traceback
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from vpgcnn import (
     O2,
@@ -42,6 +45,7 @@ from vpgcnn.groups import translate_index
 from vpgcnn.kernels import KernelSpec
 from vpgcnn.levels import Distribution, Family, InvariantEncoder, LevelSpec, VariationalLevel, Window
 from vpgcnn.levels.encoder import GAIN
+from vpgcnn.objective import Elbo
 
 GROUPS: list[Group] = [
     SO2(8),
@@ -165,6 +169,48 @@ def moved(feature: GroupFeature, group: Group, g: Tensor) -> GroupFeature:
 def channels_last(values: Tensor) -> Tensor:
     """Values `(B, C, G, H, W)` copied so that the channels and elements of one pixel are adjacent."""
     return values.permute(0, 3, 4, 1, 2).contiguous().permute(0, 3, 4, 1, 2)
+
+
+WAITS: dict[Any, str] = {
+    torch.tensor: "torch.tensor",
+    torch.as_tensor: "torch.as_tensor",
+    torch.from_numpy: "torch.from_numpy",
+    torch.equal: "torch.equal",
+    torch.allclose: "torch.allclose",
+    torch.nonzero: "torch.nonzero",
+} | {
+    getattr(Tensor, method): method
+    for method in ("new_tensor", "item", "tolist", "__bool__", "__float__", "__int__", "__index__", "nonzero", "cpu")
+}  # fmt: skip
+"""Calls for which the host waits for a GPU: it reads a number, or copies numbers of its own."""
+
+
+class HostReads(TorchFunctionMode):
+    """Notes the calls for which the host would wait for a GPU, and the functions of vpgcnn that make them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        moves = function is Tensor.to and any(isinstance(each, str | torch.device) for each in args[1:])
+        if function in WAITS or (moves and torch.device(args[1]) != args[0].device):
+            frames = [frame for frame in traceback.extract_stack() if "/vpgcnn/" in frame.filename]
+            self.found.append(f"{WAITS.get(function, 'to')} in {frames[-1].name}" if frames else "elsewhere")
+        return function(*args, **(kwargs or {}))
+
+
+def host_reads(model: nn.Module, images: Tensor) -> list[str]:
+    """The calls of a training step for which the host would wait for a GPU, without those of the first step.
+
+    The step runs on the meta device, where vpgcnn does what it does on a GPU: only checks on a CPU read numbers.
+    """
+    model, images = model.train().to("meta"), images.to("meta")
+    labels = torch.zeros(len(images), dtype=torch.long, device="meta")
+    for _ in range(2):
+        with HostReads() as reads:
+            Elbo.of(model(images), labels).total().backward()
+    return reads.found
 
 
 def name(value: object) -> str:

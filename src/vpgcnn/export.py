@@ -34,7 +34,7 @@ class Deployed(nn.Module):
 
     θ is the share of the circle that each of `layers` uses, in that order; a group with several circles has a column
     for each ("last rotation", "last hue"). Without such layers there are no columns. The network is taken over: it
-    stays in evaluation mode, with folded kernels.
+    stays in evaluation mode, with folded kernels, without the elements that `Shared` and `Fixed` levels leave out.
 
     Args:
         network: Images in [0, 1] to a `Prediction`.
@@ -45,7 +45,7 @@ class Deployed(nn.Module):
         super().__init__()
         if any(part.moves_elements for part in network.modules() if isinstance(part, Level)):
             raise UserError("levels that move elements (ReparametrizedWindow) cannot be exported")
-        self.network = fold(network.eval())
+        self.network = fold(network.eval(), example)
         with torch.no_grad():
             answer = self.network(example)
         if not isinstance(answer, Prediction):

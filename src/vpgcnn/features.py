@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import GetAttrKey, register_pytree_node, tree_map
 
+from vpgcnn._ops.active import Part, Use, assemble, can_read, crossed, pick, rows_of
+from vpgcnn._ops.active import merged as merged_parts
+from vpgcnn._ops.precision import autocast_as
 from vpgcnn.groups import Group
 
 if TYPE_CHECKING:
     from vpgcnn.levels.distributions import Distribution
 
-__all__ = ["GroupFeature", "Prediction", "Trace", "output_of"]
+__all__ = ["GroupFeature", "Prediction", "Trace", "mean_over", "output_of"]
 
 Trace = dict[str, "Distribution"]
 """What the levels of a network decided: name of the layer → q(u|f). Treated as immutable."""
@@ -29,6 +32,12 @@ POINTWISE = frozenset(
     | {torch.tanh, torch.sigmoid, torch.abs, torch.exp, torch.square, F.prelu, F.dropout}
 )
 """Functions of torch that act on every number by itself: they apply to a feature as they do to a tensor."""
+POINTWISE_MODULES = frozenset(
+    {nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus, nn.Hardtanh, nn.Hardswish, nn.ReLU6}
+    | {nn.CELU, nn.SELU, nn.LogSigmoid, nn.Hardsigmoid, nn.Softsign, nn.Tanhshrink, nn.Tanh, nn.Sigmoid}
+    | {nn.Identity, nn.PReLU}
+)
+"""The same as modules."""
 INSTEAD = {
     F.batch_norm: "GroupBatchNorm",
     F.layer_norm: "GroupLayerNorm",
@@ -55,6 +64,9 @@ class GroupFeature:
     convolution, in a norm's statistics, in the pool over the group. Torch's pointwise activations
     (`nn.ReLU`, `F.silu`, …) apply to a feature directly, and `a + b` is the residual sum.
 
+    In evaluation without gradients, layers compute only the elements in use and keep them as `parts`. Reading
+    `values` computes the others, once, and makes it an ordinary feature: the numbers are the same.
+
     Args:
         values: `(B, C, G, H, W)`.
         elements: `(G, K)`, or `(B, G, K)` when each image has its own. Angles, see `groups`.
@@ -70,6 +82,43 @@ class GroupFeature:
     group: Group
     trace: Trace = dataclasses.field(default_factory=dict)
     span: Tensor | None = None
+    parts: tuple[Part, ...] | None = dataclasses.field(default=None, init=False)
+    """What layers have computed so far, where elements of weight 0 are left out; None where all are there."""
+    whole: Callable[[], Tensor] | None = dataclasses.field(default=None, init=False)
+    """Computes the values of all elements, where some are left out."""
+    autocast: torch.dtype | None = dataclasses.field(default=None, init=False)
+    """The precision of autocast in which that has to be done; None without autocast."""
+
+    @classmethod
+    def of_parts(
+        cls,
+        parts: tuple[Part, ...],
+        whole: Callable[[], Tensor],
+        elements: Tensor,
+        weights: Tensor,
+        group: Group,
+        trace: Trace,
+        span: Tensor | None,
+        autocast: torch.dtype | None,
+    ) -> GroupFeature:
+        """A feature of which only the elements in use are computed.
+
+        Args:
+            parts: Their values. Every element that is in no part has weight 0.
+            whole: Computes the values of all elements.
+            elements: `(G, K)`.
+            weights: `(B, G)`.
+            group: The group that the elements belong to.
+            trace: What all levels so far decided.
+            span: As in the class.
+            autocast: The precision of autocast, None without it.
+        """
+        feature = object.__new__(cls)
+        feature.__dict__.update(
+            elements=elements, weights=weights, group=group, trace=trace, span=span,
+            parts=parts, whole=whole, autocast=autocast,
+        )  # fmt: skip
+        return feature
 
     def __post_init__(self) -> None:
         if not isinstance(self.values, Tensor):
@@ -97,7 +146,7 @@ class GroupFeature:
     @property
     def kl(self) -> Tensor:
         """The KL of all levels so far, `(B,)` in nats."""
-        return total_kl(self.trace, self.values)
+        return total_kl(self.trace, self.values if self.weights is None else self.weights)
 
     def coverage(self) -> Tensor | None:
         """How much of each element is kept, `(B, G)` in [0, 1]: weights / largest weight. None: all."""
@@ -107,36 +156,101 @@ class GroupFeature:
 
     def mean(self) -> Tensor:
         """The average over the group under the weights, `(B, C, H, W)`. Invariant."""
-        if self.weights is None:
-            return self.values.mean(dim=2)
-        weights = self.weights.to(self.values.dtype)
-        return torch.einsum("bcghw,bg->bchw", self.values, weights)
+        return self.pooled(mean_over)
+
+    def pooled(self, pool: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
+        """Pool over the elements in use.
+
+        Args:
+            pool: From values `(N, C, G', H, W)` and weights `(N, G')`, None for uniform, to `(N, C, H, W)`.
+
+        Returns:
+            `(B, C, H, W)`.
+        """
+        if self.parts is None:
+            return pool(self.values, self.weights)
+        one = [
+            Part(Use(part.use.images, (0,), True), pool(part.values, part.weights(self.weights)).unsqueeze(2))
+            for part in self.parts
+        ]
+        return assemble(one, self.shape[0], 1).squeeze(2)
+
+    def put_together(self, function: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
+        """What a function that is 0 where weights are makes of values and weights: `(B, C, G, H, W)`.
+
+        Args:
+            function: From values `(N, C, G', H, W)` and weights `(N, G')`, None for uniform, to the same shape.
+        """
+        if self.parts is None:
+            return function(self.values, self.weights)
+        made = [Part(part.use, function(part.values, part.weights(self.weights))) for part in self.parts]
+        return assemble(made, self.shape[0], self.shape[2])
 
     # ------------------------------------------------------------ like a tensor
 
     @property
     def shape(self) -> torch.Size:
         """The shape of the values, (B, C, G, H, W)."""
-        return self.values.shape
+        if self.parts is None or self.weights is None:
+            return self.values.shape
+        one = self.parts[0].values.shape
+        return torch.Size((self.weights.shape[0], one[1], self.weights.shape[1], *one[3:]))
 
     @property
     def device(self) -> torch.device:
-        return self.values.device
+        return self._some.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.values.dtype
+        return self._some.dtype
+
+    @property
+    def _some(self) -> Tensor:
+        """A tensor with the device and precision of the values."""
+        return self.values if self.parts is None else self.parts[0].values
 
     def __len__(self) -> int:
-        return self.values.shape[0]
+        return self.shape[0]
 
     def with_values(self, values: Tensor) -> GroupFeature:
         """Other values on the same elements, with the same weights and trace."""
-        return replace(self, values=values)
+        return GroupFeature(values, self.elements, self.weights, self.group, self.trace, self.span)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> GroupFeature:
-        """Apply a pointwise function (an activation) to the values. Equivariant."""
-        return self.with_values(function(self.values))
+        """Apply a pointwise function (an activation) to the values. Equivariant.
+
+        Functions of torch are applied to the elements in use only; for others, which could look at all elements, the
+        values of all are computed.
+        """
+        return self.each(function) if _is_pointwise(function) else self.with_values(function(self.values))
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> GroupFeature:
+        """Apply a function that treats all images and elements alike, and each of them apart.
+
+        Args:
+            function: From `(N, C, G', H, W)` to `(N, C', G', H', W')`, for any number N of the images and G' of the
+                elements. It must not change its input.
+
+        Returns:
+            A feature on the same elements.
+        """
+        if self.parts is None or self.whole is None:
+            return self.with_values(function(self.values))
+        before = self.whole
+        return self._with_parts(tuple(part.map(function) for part in self.parts), lambda: function(before()))
+
+    def each_weighted(self, function: Callable[[Tensor, Tensor | None], Tensor]) -> GroupFeature:
+        """The same for a function that also takes the weights `(N, G')`, or None for uniform ones."""
+        if self.parts is None or self.whole is None:
+            return self.with_values(function(self.values, self.weights))
+        before, weights = self.whole, self.weights
+        parts = tuple(Part(part.use, function(part.values, part.weights(weights))) for part in self.parts)
+        return self._with_parts(parts, lambda: function(before(), weights))
+
+    def _with_parts(self, parts: tuple[Part, ...], whole: Callable[[], Tensor]) -> GroupFeature:
+        assert self.weights is not None
+        rest = self.elements, self.weights, self.group, self.trace, self.span
+        return GroupFeature.of_parts(parts, whole, *rest, self.autocast)
 
     @classmethod
     def __torch_function__(
@@ -148,8 +262,10 @@ class GroupFeature:
     ) -> Any:
         """Let torch's pointwise functions act on the values; refuse others by name."""
         if function in POINTWISE and args and isinstance(args[0], GroupFeature):
-            feature = args[0]
-            return feature.with_values(function(feature.values, *args[1:], **(kwargs or {})))
+            feature, rest, options = args[0], args[1:], kwargs or {}
+            if _keeps_elements_apart(function, rest, options):
+                return feature.each(lambda values: function(values, *rest, **options))
+            return feature.with_values(function(feature.values, *rest, **options))
         name = getattr(function, "__name__", str(function))
         instead = (
             f": use {INSTEAD[function]}" if function in INSTEAD else ": pointwise functions go through feature.map"
@@ -179,9 +295,17 @@ class GroupFeature:
             kept = torch.where(kept.sum(dim=1, keepdim=True) > 0, kept, one + two)
             weights = kept / kept.sum(dim=1, keepdim=True)
         trace = merged(self.trace, other.trace)
-        return replace(self, values=self.values + other.values, weights=weights, trace=trace)
+        parts = None if weights is None else _added(self, other, weights)
+        if parts is None or weights is None:
+            values = self.values + other.values
+            return GroupFeature(values, self.elements, weights, self.group, trace, self.span)
+        mine, theirs = _whole(self), _whole(other)
+        rest = self.elements, weights, self.group, trace, self.span
+        return GroupFeature.of_parts(parts, lambda: mine() + theirs(), *rest, self.autocast or other.autocast)
 
     def detach(self) -> GroupFeature:
+        if self.parts is not None:
+            return self  # computed without gradients
         detached: GroupFeature = tree_map(lambda part: part.detach() if isinstance(part, Tensor) else part, self)
         return detached
 
@@ -216,7 +340,14 @@ class GroupFeature:
         return (self[image] for image in range(len(self)))
 
     def __getattr__(self, name: str) -> Any:
-        """Explain why a method of tensors is missing: called only for names that a feature does not have."""
+        """Compute the values that were left out; for names that a feature does not have, explain why."""
+        if name == "values" and self.whole is not None:
+            with torch.no_grad(), autocast_as(self.autocast, self.device):
+                values = self.whole()
+            # From here on it is an ordinary feature: what a reader writes into the values, layers see.
+            for part, value in (("values", values), ("parts", None), ("whole", None)):
+                object.__setattr__(self, part, value)
+            return values
         if name.startswith("_") or not hasattr(Tensor, name):
             raise AttributeError(f"'GroupFeature' object has no attribute {name!r}")
         raise AttributeError(
@@ -224,8 +355,12 @@ class GroupFeature:
             "GroupBatchNorm, GroupConv2d, SpatialPool or GroupPool instead of the layers of torch.nn, or feature.values"
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For copies and pickles, which hold the values of all elements."""
+        return GroupFeature, (self.values, self.elements, self.weights, self.group, self.trace, self.span)
+
     def __repr__(self) -> str:
-        batch, channels, count, height, width = self.values.shape
+        batch, channels, count, height, width = self.shape
         kept = "full" if self.weights is None else "weighted"
         own = " per image" if self.moves_elements else ""
         sizes = f"{self.group}: {batch} images, {channels} channels, {count} elements{own}, {height}×{width}"
@@ -236,13 +371,77 @@ def _same(one: Tensor, two: Tensor) -> bool:
     """Whether two branches have the same elements. The grid travels with the feature: mostly it is one tensor."""
     if one is two:
         return True
-    if torch.compiler.is_compiling():
-        if one.shape == two.shape:
-            torch._assert_async((one == two).all(), "cannot add features on different elements")
-        return one.shape == two.shape
-    if one.shape != two.shape or one.device.type == "meta":
-        return one.shape == two.shape
-    return torch.equal(one, two)
+    if one.shape != two.shape:
+        return False
+    if one.device.type == "cpu" and not torch.compiler.is_compiling():
+        return torch.equal(one, two)
+    # Reading from another device would wait for it.
+    torch._assert_async((one == two).all(), "cannot add features on different elements")
+    return True
+
+
+def mean_over(values: Tensor, weights: Tensor | None) -> Tensor:
+    """The mean of values `(B, C, G, H, W)` over elements under weights `(B, G)`."""
+    if weights is None:
+        return values.mean(dim=2) if values.shape[2] > 1 else values.squeeze(2)
+    return torch.einsum("bcghw,bg->bchw", values, weights.to(values.dtype))
+
+
+def _is_pointwise(function: Callable[..., Any]) -> bool:
+    """Whether a function is known to treat every element apart."""
+    if type(function) is nn.Conv3d:
+        sizes = {*function.kernel_size, *function.stride}
+        return sizes == {1} and function.padding in ((0, 0, 0), "valid", "same")
+    if isinstance(function, nn.Module):
+        return type(function) in POINTWISE_MODULES and not getattr(function, "inplace", False)
+    return function in POINTWISE and function is not F.dropout
+
+
+def _keeps_elements_apart(function: Callable[..., Any], rest: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """Whether a pointwise function may be applied to some of the elements: it is not random, and not in place."""
+    if function is F.prelu:
+        return True
+    if function is F.dropout:
+        return options.get("training", rest[1] if len(rest) > 1 else True) is False
+    if options.get("inplace", False) or any(value is True for value in rest):
+        return False
+    return not any(isinstance(value, Tensor) for value in (*rest, *options.values()))
+
+
+def _whole(feature: GroupFeature) -> Callable[[], Tensor]:
+    """Computes the values of all elements, without holding on to more than that needs."""
+    if feature.whole is not None:
+        return feature.whole
+    values = feature.values
+    return lambda: values
+
+
+def _added(one: GroupFeature, two: GroupFeature, weights: Tensor) -> tuple[Part, ...] | None:
+    """The parts of a sum with these weights: the elements that both branches have. None: all are needed."""
+    if one.parts is None and two.parts is None:
+        return None
+    every = Use(None, tuple(range(weights.shape[1])), True)
+    mine = one.parts or (Part(replace(every, even=one.weights is None), one.values),)
+    yours = two.parts or (Part(replace(every, even=two.weights is None), two.values),)
+    found = []
+    for right in yours:
+        for left, _ in crossed(mine, [right.use]):
+            common = tuple(place for place in left.use.picks if place in right.use.picks)
+            if not common:
+                return None
+            ours = pick(left.values, [left.use.picks.index(place) for place in common])
+            others = pick(right.of(left.use.images), [right.use.picks.index(place) for place in common])
+            even = left.use.even and right.use.even
+            found.append(Part(Use(left.use.images, common, even), ours + others))
+    parts = merged_parts(found)
+    return parts if _hold_all(parts, weights) else None
+
+
+def _hold_all(parts: tuple[Part, ...], weights: Tensor) -> bool:
+    """Whether all elements of positive weight are in the parts: not if the branches of an image share none."""
+    if not can_read(weights):
+        return True  # sets of learned levels, which are the same for all images and share an element
+    return sum(int(rows_of(part.use, weights).count_nonzero()) for part in parts) == int(weights.count_nonzero())
 
 
 NAMES = ("values", "elements", "weights", "trace", "span")

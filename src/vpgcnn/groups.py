@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from vpgcnn._ops import resample
+from vpgcnn._ops.constants import constant
 from vpgcnn._ops.precision import full_precision
 
 __all__ = ["O2", "SO2", "Axis", "Dihedral", "Group", "Hue", "Product", "Rotations"]
@@ -172,13 +173,14 @@ class Group(ABC):
         Returns:
             Angles `(G, K)` in (−π, π].
         """
-        rows = _grid_rows(self.counts)
-        grid = torch.tensor(rows, dtype=dtype or torch.get_default_dtype(), device=device)
+        where = torch.get_default_device() if device is None else torch.device(device)
+        precision = dtype or torch.get_default_dtype()
+        grid = constant(_grid_rows(self.counts), precision, where)
         if isinstance(offset, float | int) and offset == 0:
-            return grid
+            return grid.clone()  # the caller may write to it
         if self.order is not None:
             raise ValueError(f"the elements of {self} cannot be shifted, got offset {offset}")
-        continuous = grid.new_tensor([axis.order is None for axis in self.axes])
+        continuous = constant(tuple(axis.order is None for axis in self.axes), precision, where)
         return wrap(grid + continuous * offset)
 
     def index(self, u: Tensor) -> Tensor:
@@ -448,10 +450,10 @@ class Product(Group):
         return self.first.rgb(a) if self.first.acts_on_rgb else self.second.rgb(b)
 
 
-def _grid_rows(counts: tuple[int, ...]) -> list[tuple[float, ...]]:
+def _grid_rows(counts: tuple[int, ...]) -> tuple[tuple[float, ...], ...]:
     """The angles of an even grid, in the order of `Group.grid`, in (−π, π]."""
     circles = [[2 * math.pi * (j if 2 * j <= count else j - count) / count for j in range(count)] for count in counts]
-    return list(itertools.product(*circles))
+    return tuple(itertools.product(*circles))
 
 
 def even_grid(counts: tuple[int, ...]) -> Tensor:

@@ -250,7 +250,10 @@ def test_evaluate_prints_accuracy_and_levels(trained: Path, tmp_path: Path) -> N
     assert result.returncode == 0, result.stderr
     assert "accuracy" in result.stdout
     assert "bright" in result.stdout
-    data = json.loads(vpgcnn("evaluate", trained / "run", "--split", "validation", "--json").stdout)
+    data = json.loads(vpgcnn("evaluate", trained / "run", "--split", "validation", "--json", "--cost").stdout)
+    assert 0 < data["cost"]["share"] <= 1
+    assert data["cost"]["mean"] <= data["cost"]["whole"]
+    assert "multiplications of the group convolutions" in vpgcnn("evaluate", trained / "run", "--cost").stdout
     assert data["split"] == "validation"
     assert set(data["theta"]["last"]) <= {"bright", "dark"}
     weights = trained / "run" / "best.safetensors"

@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vpgcnn._ops.constants import constant
+
 __all__ = ["Shape", "analyse", "convolve", "could_pay", "pays", "pays_anywhere", "products"]
 
 
@@ -38,8 +40,11 @@ class Shape(NamedTuple):
     size: int
 
 
-def _matrices(m: int) -> tuple[list[list[float]], list[list[float]]]:
-    """A and the transpose of S, as lists of rows."""
+Rows = tuple[tuple[float, ...], ...]
+
+
+def _matrices(m: int) -> tuple[Rows, Rows]:
+    """A and the transpose of S, as rows."""
     into, back = [], []
     for frequency in range(m // 2 + 1):
         turn = [2 * math.pi * (frequency * v % m) / m for v in range(m)]
@@ -56,7 +61,7 @@ def _matrices(m: int) -> tuple[list[list[float]], list[list[float]]]:
             [-2 * (c + s) / m for c, s in zip(cos, sin, strict=True)],
             [2 * s / m for s in sin],
         ]
-    return into, back
+    return tuple(map(tuple, into)), tuple(map(tuple, back))
 
 
 def products(m: int) -> int:
@@ -98,7 +103,7 @@ def _channels_last(channels: tuple[int, int], device: torch.device) -> bool:
 
 def _split(x: Tensor, last: bool, weights: Tensor | None = None) -> list[Tensor]:
     """The r parts A x, each `(B, C, H, W)`, of a signal or kernel `(B, C, m, H, W)`."""
-    into = x.new_tensor(_matrices(x.shape[2])[0])
+    into = constant(_matrices(x.shape[2])[0], x.dtype, x.device)
     x = x.permute((2, 0, 3, 4, 1) if last else (2, 0, 1, 3, 4))
     shape = x.shape[1:]
     flat = x.flatten(2)
@@ -136,6 +141,6 @@ def convolve(
         for part, kernel in zip(_split(values, last, weights), analysed.unbind(0), strict=True)
     ]
     stacked = torch.stack([part.permute(0, 2, 3, 1) if last else part for part in parts])
-    back = stacked.new_tensor(_matrices(values.shape[2])[1]).t()
+    back = constant(_matrices(values.shape[2])[1], stacked.dtype, stacked.device).t()
     out = (back @ stacked.flatten(1)).unflatten(1, stacked.shape[1:])
     return out.permute((1, 4, 0, 2, 3) if last else (1, 2, 0, 3, 4)).contiguous()

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-__all__ = ["full_precision", "uniform"]
+__all__ = ["autocast_as", "autocast_now", "full_precision", "uniform"]
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
@@ -16,6 +16,20 @@ def full_precision(device: torch.device) -> AbstractContextManager[object]:
     if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
+
+
+def autocast_now(device: torch.device) -> torch.dtype | None:
+    """The precision of autocast; None without it."""
+    if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
+        return torch.get_autocast_dtype(device.type)
+    return None
+
+
+def autocast_as(dtype: torch.dtype | None, device: torch.device) -> AbstractContextManager[object]:
+    """A context with autocast as `autocast_now` found it."""
+    if not torch.amp.is_autocast_available(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, dtype, enabled=dtype is not None)
 
 
 def uniform(shape: Sequence[int], like: Tensor, generator: torch.Generator | None = None) -> Tensor:

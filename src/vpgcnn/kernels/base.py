@@ -13,12 +13,14 @@ only to compute the same faster.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from vpgcnn._ops import spectral
+from vpgcnn._ops.constants import constant
 from vpgcnn._ops.geometry import Geometry
 from vpgcnn._ops.precision import full_precision
 from vpgcnn.groups import Group
@@ -135,13 +137,61 @@ class Kernel(nn.Module, ABC):
         """
         if u.dim() == 3 or (v is not None and v.dim() == 3):
             return self._convolve_each(values, weights, v, u, geometry, bias)
-        weight = (self.fold(u, v) if folded is None else folded).to(values.dtype)
+        weight = self.fold(u, v) if folded is None else folded
+        return self.convolve_expanded(values, weights, weight, geometry, bias)
+
+    def convolve_expanded(
+        self, values: Tensor, weights: Tensor | None, weight: Tensor, geometry: Geometry, bias: Tensor | None
+    ) -> Tensor:
+        """The convolution with an expanded weight `(O·U, C·V, k, k)`; the other arguments are those of `convolve`."""
+        weight = weight.to(values.dtype)
+        count = weight.shape[0] // self.out_channels
         # The expansion averages over elements already, so weights are relative to the average.
         relative = None if weights is None else (weights * weights.shape[1]).to(values.dtype)
         factors = None if relative is None else relative[:, None].expand(-1, values.shape[1], -1).flatten(1)
-        wide = None if bias is None else bias.to(values.dtype).repeat_interleave(u.shape[0])
+        wide = None if bias is None else bias.to(values.dtype).repeat_interleave(count)
         out = spectral.conv2d(values.flatten(1, 2), weight, wide, *geometry, factors)
-        return out.unflatten(1, (self.out_channels, u.shape[0]))
+        return out.unflatten(1, (self.out_channels, count))
+
+    # ------------------------------------------------------------ some of the elements
+
+    @property
+    def can_skip(self) -> bool:
+        """Whether elements may be left out: not where `convolve` is a subclass's own business."""
+        return self.inherits(Kernel, "convolve", "fold")
+
+    def whole_pays(self, values: Tensor, geometry: Geometry, pairs: int) -> bool:
+        """Whether all elements are computed faster than this many pairs of an output and an input element."""
+        return False
+
+    def fold_some(
+        self, u: Tensor, v: Tensor | None, rows: Sequence[int], columns: Sequence[int], folded: Tensor | None = None
+    ) -> Tensor:
+        """What `fold` returns for some of the elements.
+
+        Args:
+            u: Output elements `(U, K)`.
+            v: Input elements `(V, K)`; None at a lift.
+            rows: Positions of output elements.
+            columns: Positions of input elements; `(0,)` at a lift.
+            folded: What `fold(u, v)` returned, or None.
+
+        Returns:
+            `(O·len(rows), C·len(columns), k, k)`; applied to these input elements it averages over them.
+        """
+        weight = folded if folded is not None and folded.dim() == 4 else Kernel.fold(self, u, v)
+        return self.cut(weight, rows, columns, u.shape[0], 1 if v is None else v.shape[0])
+
+    def cut(self, weight: Tensor, rows: Sequence[int], columns: Sequence[int], outputs: int, inputs: int) -> Tensor:
+        """Some elements of a weight `(O·U, C·V, k, k)`, scaled so that it averages over those of the input."""
+        if len(rows) < outputs:
+            index = constant(tuple(rows), torch.long, weight.device)
+            weight = weight.unflatten(0, (self.out_channels, outputs)).index_select(1, index).flatten(0, 1)
+        if len(columns) < inputs:
+            index = constant(tuple(columns), torch.long, weight.device)
+            weight = weight.unflatten(1, (self.in_channels, inputs)).index_select(2, index).flatten(1, 2)
+            weight = weight * (inputs / len(columns))
+        return weight
 
     def _convolve_each(
         self,
@@ -178,7 +228,7 @@ class Kernel(nn.Module, ABC):
         undo = self.group.rgb(self.group.inverse(u)).to(weight.dtype)
         return torch.einsum("oucvxy,ucd->oudvxy", weight, undo)
 
-    def inherits(self, owner: type[Kernel], *names: str) -> bool:
+    def inherits(self, owner: type, *names: str) -> bool:
         """Whether these methods are still the owner's: a fast path may be used only if it computes what they say."""
         return all(getattr(type(self), name) is getattr(owner, name) and name not in vars(self) for name in names)
 

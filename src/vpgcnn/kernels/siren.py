@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vpgcnn._ops import per_image
+from vpgcnn._ops.constants import constant
 from vpgcnn._ops.geometry import Geometry
 from vpgcnn._ops.precision import full_precision
 from vpgcnn.groups import Group, even_grid
@@ -172,6 +174,14 @@ class SirenKernel(Kernel):
 
     def expand(self, u: Tensor, v: Tensor | None) -> Tensor:
         return self.undo_colors(self._assemble(self.mixing(), self.basis(u, v)), u)
+
+    def fold_some(
+        self, u: Tensor, v: Tensor | None, rows: Sequence[int], columns: Sequence[int], folded: Tensor | None = None
+    ) -> Tensor:
+        if folded is not None or not self.inherits(SirenKernel, "expand", "basis", "mixing"):
+            return super().fold_some(u, v, rows, columns, folded)
+        some = u[constant(tuple(rows), torch.long, u.device)]
+        return self.fold(some, None if v is None else v[constant(tuple(columns), torch.long, u.device)])
 
     def _convolve_each(
         self,

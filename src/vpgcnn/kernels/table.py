@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from vpgcnn._ops import cyclic
 from vpgcnn._ops.autograd import Function
+from vpgcnn._ops.constants import constant
 from vpgcnn._ops.geometry import Geometry
 from vpgcnn._ops.memory_format import is_channels_last
 from vpgcnn._ops.precision import full_precision
@@ -115,6 +117,28 @@ class TableKernel(Kernel):
         relative = None if weights is None else (weights * weights.shape[1]).to(values.dtype)
         out = cyclic.convolve(values, relative, analysed, *geometry)
         return out if bias is None else out + bias.to(out.dtype)[:, None, None, None]
+
+    @property
+    def can_skip(self) -> bool:
+        return self.inherits(TableKernel, "convolve", "fold")
+
+    def whole_pays(self, values: Tensor, geometry: Geometry, pairs: int) -> bool:
+        # The transforms of the cyclic algorithm take about half as long as its products.
+        return pairs > 1.5 * cyclic.products(self.group.order or 1) and self._map_pays(values, geometry)
+
+    def fold_some(
+        self, u: Tensor, v: Tensor | None, rows: Sequence[int], columns: Sequence[int], folded: Tensor | None = None
+    ) -> Tensor:
+        if (folded is not None and folded.dim() == 4) or not self.inherits(TableKernel, "expand", "table"):
+            return super().fold_some(u, v, rows, columns, folded)
+        outer, inner = (constant(tuple(each), torch.long, self.spread.device) for each in (rows, columns))
+        spread = self.spread[outer] if self.lift else self.spread[outer][:, :, inner]
+        with full_precision(u.device):
+            entries = self.table().flatten(1, 2 if self.spread.dim() == 3 else -1).index_select(1, spread.flatten())
+            shape = (self.out_channels, len(rows), self.in_channels, len(columns), self.size, self.size)
+            weight = self.undo_colors(entries.reshape(shape), u[outer])
+        weight = weight.flatten(2, 3).flatten(0, 1)
+        return weight if self.lift else weight * (self.spread.shape[2] / len(columns))
 
     def _shape(self) -> cyclic.Shape:
         return cyclic.Shape(self.group.order or 1, self.in_channels, self.out_channels, self.size)

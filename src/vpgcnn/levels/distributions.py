@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.utils._pytree import GetAttrKey, register_pytree_node
 
 from vpgcnn._ops.autograd import Function
+from vpgcnn._ops.constants import constant
 from vpgcnn._ops.precision import uniform
 from vpgcnn.groups import Group
 
@@ -191,7 +192,8 @@ class WindowDistribution(Distribution):
     def weights(self, elements: Tensor, span: Tensor | None = None) -> Tensor:
         counts = self.group.counts_of(elements.shape[-2])
         theta = self.theta.to(elements.dtype).clamp_min(NARROWEST).unsqueeze(1)
-        distance, half = elements.abs() / math.pi, elements.new_tensor([1 / count for count in counts])
+        distance = elements.abs() / math.pi
+        half = constant(tuple(1 / count for count in counts), elements.dtype, elements.device)
         if span is not None:  # elements spread over a part of the circle own smaller cells
             half = half * span.to(elements.dtype).unsqueeze(1)
         share: Tensor = _WindowShare.apply(distance - half, distance + half, theta)
@@ -234,7 +236,8 @@ class SampledWindowDistribution(WindowDistribution):
 
     def weights(self, elements: Tensor, span: Tensor | None = None) -> Tensor:
         counts = self.group.counts_of(elements.shape[-2])
-        cells = self.theta.to(elements.dtype).clamp_min(NARROWEST) * elements.new_tensor(counts)
+        many = constant(counts, elements.dtype, elements.device)
+        cells = self.theta.to(elements.dtype).clamp_min(NARROWEST) * many
         chances = super().weights(elements, span) * cells.clamp_min(1.0).prod(dim=1, keepdim=True)
         if self.keys is None:
             return _mean_of_draws(chances[:, 1:])
@@ -398,7 +401,8 @@ def _mean_of_draws(chances: Tensor) -> Tensor:
     Returns:
         Mean weights `(B, G)`.
     """
-    places, parts = (chances.new_tensor(each) for each in _gauss(chances.shape[1] // 2 + 1))
+    rule = _gauss(chances.shape[1] // 2 + 1)
+    places, parts = (constant(each, chances.dtype, chances.device) for each in rule)
     chances = chances.unsqueeze(1)  # B 1 G−1
     factors = 1 - chances + chances * places[:, None]  # B N G−1, above 0 as places are
     product = factors.prod(dim=2) * parts
@@ -407,10 +411,10 @@ def _mean_of_draws(chances: Tensor) -> Tensor:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _gauss(count: int) -> tuple[list[float], list[float]]:
+def _gauss(count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Nodes in (0, 1) and weights of Gauss's rule with `count` nodes, exact for polynomials of degree < 2·count."""
     places, parts = np.polynomial.legendre.leggauss(count)
-    return ((places + 1) / 2).tolist(), (parts / 2).tolist()
+    return tuple(((places + 1) / 2).tolist()), tuple((parts / 2).tolist())
 
 
 def _entropy_gap(weights: Tensor) -> Tensor:

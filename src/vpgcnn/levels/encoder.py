@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vpgcnn._ops.active import Part, assemble
 from vpgcnn._ops.autograd import Function
 from vpgcnn._ops.distributed import is_distributed, sum_over_processes
 from vpgcnn._ops.precision import full_precision
@@ -72,6 +73,17 @@ def _sums(values: Tensor, dtype: torch.dtype, *, relu: bool) -> Tensor:
         found: Tensor = _RectifiedSum.apply(maps, dtype)
         return found
     return (F.relu(maps) if relu else maps).sum(dim=(-2, -1), dtype=dtype)
+
+
+def _sums_of(feature: GroupFeature, dtype: torch.dtype, *, relu: bool) -> Tensor:
+    """The same of a feature, `(B, C·G)`; 0 for elements that were left out, whose weight is 0."""
+    if feature.parts is None:
+        return _sums(feature.values, dtype, relu=relu)
+    parts = [
+        Part(part.use, _sums(part.values, dtype, relu=relu).unflatten(1, part.values.shape[1:3]))
+        for part in feature.parts
+    ]
+    return assemble(parts, feature.shape[0], feature.shape[2]).flatten(1)
 
 
 class _RectifiedSum(Function):
@@ -162,7 +174,7 @@ class InvariantEncoder(nn.Module):
         with full_precision(feature.device):
             # The mean as a sum: its gradient is divided before it is expanded over the map, not after.
             positions = feature.shape[-2] * feature.shape[-1]
-            sums = _sums(feature.values, self.linear.weight.dtype, relu=relu)
+            sums = _sums_of(feature, self.linear.weight.dtype, relu=relu)
             x = sums.unflatten(1, feature.shape[1:3]).transpose(1, 2) / positions  # B G C
             share = None if feature.weights is None else feature.weights.to(x.dtype).unsqueeze(-1)
             if share is not None:

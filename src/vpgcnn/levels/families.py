@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vpgcnn._ops.autograd import Function
+from vpgcnn._ops.constants import constant
 from vpgcnn._ops.distributed import is_distributed, sum_over_processes
 from vpgcnn._ops.precision import uniform
 from vpgcnn.groups import Group
@@ -81,7 +82,7 @@ def bound(raw: Tensor, low: list[float], high: float) -> Tensor:
         `(B, P)` in at least single precision. The gradient passes unless it pushes further outside.
     """
     raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
-    bounded: Tensor = _Bound.apply(raw, raw.new_tensor(low), high)
+    bounded: Tensor = _Bound.apply(raw, constant(tuple(low), raw.dtype, raw.device), high)
     return bounded
 
 
@@ -212,17 +213,18 @@ class Window(Family):
         return self.bounded(own * below, group)
 
     def dialled(self, parameters: Tensor, dial: Tensor, group: Group) -> Tensor:
-        low, dial = parameters.new_tensor(self._floors(group)), dial.to(parameters.dtype)
+        low = constant(tuple(self._floors(group)), parameters.dtype, parameters.device)
+        dial = dial.to(parameters.dtype)
         return parameters + F.relu(dial) * (1 - parameters) - F.relu(-dial) * (parameters - low)
 
     def narrowed(self, parameters: Tensor, share: Tensor, group: Group) -> Tensor:
-        low = parameters.new_tensor(self._floors(group))
+        low = constant(tuple(self._floors(group)), parameters.dtype, parameters.device)
         return low + (parameters - low) * share
 
     def spread(self, noise: Tensor, group: Group) -> Tensor:
         """Three eighths of the windows closed, a quarter open, the others of every width in between."""
         # Many are closed: what closed windows are good for, such as directions, often takes longest to learn.
-        low = noise.new_tensor(self._floors(group))
+        low = constant(tuple(self._floors(group)), noise.dtype, noise.device)
         return low + (1 - low) * ((8 * noise - 3) / 3).clamp(0, 1)
 
     def distribution(

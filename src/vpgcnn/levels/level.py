@@ -64,6 +64,8 @@ class Level(nn.Module, ABC):
     """Whether it always keeps the whole group: then layers do not call it."""
     moves_elements = False
     """Whether it gives images elements of their own."""
+    same_for_all = False
+    """Whether its decision does not depend on the feature, only on its parameters."""
     progress = 0.0
     """How far training has come, in [0, 1]; see `set_progress`."""
     explore = 0.0
@@ -195,6 +197,8 @@ class Fixed(LevelSpec):
 class FixedLevel(Level):
     """The same window for every image. Built by `Fixed`."""
 
+    same_for_all = True
+
     def __init__(self, group: Group, theta: float) -> None:
         super().__init__()
         self.group, self.theta = group, theta
@@ -244,6 +248,8 @@ class Shared(LevelSpec):
 
 class SharedLevel(Level):
     """One learned level for all images. Built by `Shared`."""
+
+    same_for_all = True
 
     def __init__(self, group: Group, family: Family, *, regularised: bool, below: SharedLevel | None = None) -> None:
         super().__init__()

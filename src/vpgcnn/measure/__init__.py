@@ -1,10 +1,11 @@
 """Measurements of symmetry: in a network's levels, in any classifier's answers, and in the data. Nothing is drawn.
 
 Answers to moved images: `follow` with `rotations` or `hues`. Layers: `layer_errors`, `local_error`. Levels:
-`read_levels`, `levels`, `awareness`, `against_truth`. Data: `evidence`.
+`read_levels`, `levels`, `awareness`, `against_truth`; what they save: `multiplications`. Data: `evidence`.
 """
 
 from vpgcnn.measure.awareness import against_truth, awareness, mutual_information, rank_correlation
+from vpgcnn.measure.cost import Cost, multiplications
 from vpgcnn.measure.curves import auroc, confidence_curve, crossings
 from vpgcnn.measure.evidence import Evidence, circle_picture, evidence
 from vpgcnn.measure.idle import idle_levels
@@ -22,6 +23,7 @@ from vpgcnn.measure.table import LevelTable, levels
 __all__ = [
     "MOVES",
     "Circle",
+    "Cost",
     "Evidence",
     "Kind",
     "LayerError",
@@ -51,6 +53,7 @@ __all__ = [
     "linear_hues",
     "local_error",
     "moves_of",
+    "multiplications",
     "mutual_information",
     "nll",
     "orbit_probabilities",

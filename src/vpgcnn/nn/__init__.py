@@ -1,5 +1,6 @@
 """Layers, shaped like those of `torch.nn`."""
 
+from vpgcnn._ops.active import all_elements
 from vpgcnn.nn._checks import EquivarianceWarning
 from vpgcnn.nn.activation import Pointwise, ReLU
 from vpgcnn.nn.conv import GroupConv2d, LiftConv2d, fold, folded, name_layers, unfold
@@ -19,6 +20,7 @@ __all__ = [
     "ReLU",
     "ReluDropout",
     "SpatialPool",
+    "all_elements",
     "fold",
     "folded",
     "name_layers",

@@ -10,17 +10,33 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from vpgcnn._ops.active import (
+    Part,
+    Use,
+    assemble,
+    can_read,
+    can_skip,
+    crossed,
+    merged,
+    note_pair,
+    noted_pairs,
+    pick,
+    split,
+    unchanged,
+    uses_of,
+)
 from vpgcnn._ops.geometry import Geometry
-from vpgcnn._ops.precision import uniform
-from vpgcnn.features import GroupFeature, recorded
+from vpgcnn._ops.precision import autocast_now, uniform
+from vpgcnn.features import GroupFeature, Trace, recorded
 from vpgcnn.groups import Group, check_rgb, wrap
 from vpgcnn.kernels import KernelSpec, default_kernel
 from vpgcnn.kernels.base import check_whole
@@ -31,7 +47,11 @@ from vpgcnn.nn._checks import check_centred, check_feature, check_square
 __all__ = ["GroupConv2d", "LiftConv2d", "fold", "folded", "name_layers", "unfold"]
 
 Padding = int | Literal["same"]
+CUTS = 32
+"""How many cuts of a folded kernel are kept, at most."""
 _numbers = itertools.count(1)
+_cuts: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+"""Cuts of folded kernels to some elements, for as long as the folded kernel lives."""
 
 
 class _GroupConvolution(nn.Module):
@@ -39,6 +59,13 @@ class _GroupConvolution(nn.Module):
 
     lifts: ClassVar[bool]
     folded: Tensor | None
+    shares: Tensor | None
+    """After folding, the weights `(1, G)` of a level that is the same for all images."""
+    kept: Use | None
+    """After folding, the elements that such a level keeps; None: all of them, or not known."""
+    only: Tensor | None
+    """After folding with an example, the kernel at the output and input elements `only_for`, the only ones in use."""
+    only_for: tuple[tuple[int, ...], tuple[int, ...]] | None
     name: str
     """The name under which the layer's decisions stand in the trace; `name_layers` sets it to the path."""
 
@@ -89,6 +116,9 @@ class _GroupConvolution(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
         self.name = f"{type(self).__name__}-{next(_numbers)}"
         self.register_buffer("folded", None, persistent=False)
+        self.register_buffer("shares", None, persistent=False)
+        self.register_buffer("only", None, persistent=False)
+        self.kept = self.only_for = None
         self.register_load_state_dict_pre_hook(_forget)
 
     @property
@@ -137,58 +167,175 @@ class _GroupConvolution(nn.Module):
             raise ValueError(f"elements of {self.group} are a tensor G×{axes} or B×G×{axes}, got {got}")
         if elements.dim() == 3 and elements.shape[0] != batch:
             raise ValueError(f"expected elements for {batch} images, got {elements.shape[0]}")
-        if self.group.order is not None and elements.device.type != "meta" and not torch.compiler.is_compiling():
-            grid = self.group.grid(dtype=elements.dtype, device=elements.device)
-            if elements.shape != grid.shape or not torch.allclose(elements, grid, atol=1e-4):
-                raise ValueError(f"{self.group} has one grid of elements, got others: {elements.tolist()}")
+        if self.group.order is None or torch.compiler.is_compiling():
+            return elements
+        grid = self.group.grid(dtype=elements.dtype, device=elements.device)
+        others = f"{self.group} has one grid of elements, got others"
+        if elements.shape != grid.shape:
+            raise ValueError(f"{others}: shape {tuple(elements.shape)}")
+        if elements.device.type != "cpu":  # reading from another device would wait for it
+            torch._assert_async(((elements - grid).abs() <= 1e-4).all(), others)
+        elif not torch.allclose(elements, grid, atol=1e-4):
+            raise ValueError(f"{others}: {elements.tolist()}")
         return elements
 
     # ------------------------------------------------------------ the convolution
 
     def _convolve(self, values: Tensor, weights: Tensor | None, v: Tensor | None, u: Tensor) -> Tensor:
         """values `(B, C, V, H, W)` at elements v, averaged under weights, to `(B, O, U, H', W')` at u."""
-        if self.stride > 1:
-            check_centred("convolution", self.group, values.shape[-2:], self.reach, self.stride, self.padding)
         ready = self.folded if self._is_folded_for(u, v) else None
         return self.kernel.convolve(values, weights, v, u, self.geometry, bias=self.bias, folded=ready)
 
     def _is_folded_for(self, u: Tensor, v: Tensor | None) -> bool:
         """Whether the folded weight is that of these elements: of the layer's own grid, on both sides."""
-        sides = [u] if v is None else [u, v]
-        if self.folded is None or self.training or any(side.dim() == 3 for side in sides):
+        sides = [u] if v is None or v is u else [u, v]
+        return self.folded is not None and self._is_own_grid(*sides)
+
+    def _is_own_grid(self, *sides: Tensor) -> bool:
+        """Whether these elements are the grid that the layer has in evaluation."""
+        if self.training or any(side.dim() == 3 for side in sides):
             return False
         if self.group.order is not None:
             return True
-        grid = self.grid(u)
+        grid = self.grid(sides[0])
         same = all(side.shape == grid.shape for side in sides)
         if torch.compiler.is_compiling():
             # The elements cannot be looked at. Exported networks are given none from outside; others may be.
             return same and torch.compiler.is_exporting()
         return same and all(torch.equal(side, grid) for side in sides)
 
+    def _check_centred(self, given: Tensor | GroupFeature) -> None:
+        if self.stride > 1:
+            check_centred("convolution", self.group, given.shape[-2:], self.reach, self.stride, self.padding)
+
     @property
     def reach(self) -> int:
         """How many pixels the kernel spans, dilation included."""
         return self.dilation * (self.kernel_size - 1) + 1
 
-    def _weigh(self, feature: GroupFeature, q: Distribution, *, placed: bool, uneven: bool) -> GroupFeature:
-        """Put q beside the values, as weights, and into the trace.
+    @property
+    def _decides_first(self) -> bool:
+        """Whether the level can decide before the convolution, whatever it is said to see: it does not look."""
+        return self.level.same_for_all and not self.training and not self.level.moves_elements
+
+    def _weights(self, q: Distribution, u: Tensor, span: Tensor | None, *, uneven: bool) -> Tensor:
+        """The weights `(B, G)` of elements u.
 
         Args:
-            feature: The layer's output, without weights.
             q: What the level decided.
-            placed: Whether the elements were drawn from q: then they weigh the same.
+            u: The elements of the output.
+            span: As in `GroupFeature`.
             uneven: Whether they need not be an even grid of the group: then weights are renormalised.
         """
-        weights = None if placed else q.weights(feature.elements, feature.span)
-        if weights is not None and uneven:
-            weights = _renormalised(weights, self.group.angle(feature.elements))
-        return replace(feature, weights=weights, trace=recorded(feature.trace, self.name, q))
+        if self.shares is not None and span is None and not torch.is_grad_enabled() and self._is_own_grid(u):
+            return self.shares.expand(q.theta.shape[0], -1)
+        weights = q.weights(u, span)
+        return _renormalised(weights, self.group.angle(u)) if uneven else weights
+
+    def _weigh(self, feature: GroupFeature, q: Distribution, weights: Tensor | None) -> GroupFeature:
+        """Put q beside the values, as weights, and into the trace. The feature is the layer's output, unweighted."""
+        trace = recorded(feature.trace, self.name, q)
+        uses = None if weights is None or feature.moves_elements else self._uses(weights, q, feature.elements)
+        if uses is None or weights is None:
+            return replace(feature, weights=weights, trace=trace)
+        values = feature.values
+        rest = feature.elements, weights, self.group, trace, feature.span
+        return GroupFeature.of_parts(split(values, uses), lambda: values, *rest, None)
+
+    # ------------------------------------------------------------ leaving out what has weight 0
+
+    def _uses(self, weights: Tensor, q: Distribution, u: Tensor) -> tuple[Use, ...] | None:
+        """The elements that images use, if evaluation may leave the others out and that pays."""
+        if self.training or not can_skip() or not self.kernel.can_skip:
+            return None
+        if self.kept is not None and self._is_own_grid(u):
+            return (self.kept,)
+        return uses_of(weights, same=q.shared) if can_read(weights) else None
+
+    def _parts_of(self, feature: GroupFeature) -> tuple[Part, ...]:
+        """The input, without elements of weight 0 where they may be left out."""
+        if feature.parts is not None:
+            return feature.parts
+        weights, every = feature.weights, tuple(range(feature.shape[2]))
+        uses = uses_of(weights) if weights is not None and can_skip() and can_read(weights) else None
+        return split(feature.values, uses or (Use(None, every, weights is None),))
+
+    def _convolve_parts(
+        self,
+        parts: tuple[Part, ...],
+        weights: Tensor | None,
+        v: Tensor | None,
+        u: Tensor,
+        uses: Sequence[Use],
+        ready: Tensor | None,
+    ) -> tuple[Part, ...]:
+        """The output at the elements that images use, from input parts with weights `(B, V)`."""
+        made = []
+        for part, use in crossed(parts, uses):
+            rows, columns, share = use.picks, part.use.picks, part.weights(weights)
+            note_pair(self, rows, columns)
+            products, values = len(rows) * len(columns), part.values
+            everything = products == u.shape[0] * (1 if v is None else v.shape[0])
+            if everything or self.kernel.whole_pays(values, self.geometry, products):
+                if not everything and v is not None:
+                    inside, images = replace(part.use, images=None), values.shape[0]
+                    share = values.new_full((images, len(columns)), 1 / len(columns)) if share is None else share
+                    share = assemble([Part(inside, share.unsqueeze(1))], images, v.shape[0]).squeeze(1)
+                    values = assemble([Part(inside, values)], images, v.shape[0])
+                out = self.kernel.convolve(values, share, v, u, self.geometry, bias=self.bias, folded=ready)
+                made.append(Part(use, pick(out, rows)))
+                continue
+            weight = self._weight_of(u, v, rows, columns, ready)
+            made.append(Part(use, self.kernel.convolve_expanded(values, share, weight, self.geometry, self.bias)))
+        return merged(made)
+
+    def _weight_of(
+        self, u: Tensor, v: Tensor | None, rows: tuple[int, ...], columns: tuple[int, ...], ready: Tensor | None
+    ) -> Tensor:
+        """The expanded kernel at some elements. Those of a folded kernel are made once."""
+        if self.only_for == (rows, columns) and self._is_own_grid(u, u if v is None else v):
+            assert self.only is not None
+            return self.only
+        if ready is None or type(ready) is not Tensor or torch.compiler.is_compiling():
+            return self.kernel.fold_some(u, v, rows, columns, ready)
+        known = _cuts.setdefault(ready, {})
+        if (rows, columns) not in known:
+            made = self.kernel.fold_some(u, v, rows, columns, ready)
+            if len(known) >= CUTS:
+                return made
+            known[rows, columns] = made
+        return known[rows, columns]
+
+    def _output(
+        self, given: tuple[Part, ...], shares: Tensor | None, v: Tensor | None, plan: _Plan, uses: Sequence[Use]
+    ) -> GroupFeature:
+        """The layer's output at the elements in use; the others are computed when somebody reads the values.
+
+        Args:
+            given: The input.
+            shares: Its weights `(B, V)`, or None.
+            v: Its elements, or None at a lift.
+            plan: All of the output but its values.
+            uses: Who uses what.
+        """
+        u, weights, batch = plan.elements, plan.weights, plan.batch
+        every = (Use(None, tuple(range(u.shape[0])), True),)
+
+        def whole() -> Tensor:
+            return assemble(self._convolve_parts(given, shares, v, u, every, ready), batch, u.shape[0])
+
+        ready = self.folded if self._is_folded_for(u, v) else None
+        if weights is None or not uses:
+            return GroupFeature(whole(), u, weights, self.group, plan.trace, plan.span)
+        made = self._convolve_parts(given, shares, v, u, uses, ready)
+        later = unchanged(whole, () if ready is not None else tuple(self.parameters()))
+        rest = u, weights, self.group, plan.trace, plan.span
+        return GroupFeature.of_parts(made, later, *rest, autocast_now(u.device))
 
     def train(self, mode: bool = True) -> Self:
         """As `nn.Module.train`. Training changes the kernel, so a folded one is dropped."""
         if mode or self.training:
-            self.folded = None
+            _unfold(self)
         return super().train(mode)
 
     def extra_repr(self) -> str:
@@ -196,6 +343,21 @@ class _GroupConvolution(nn.Module):
         parts += [f"padding={self.padding}"]
         parts += [f"{name}={getattr(self, name)}" for name in ("stride", "dilation") if getattr(self, name) != 1]
         return ", ".join(parts)
+
+
+class _Plan(NamedTuple):
+    """All of a layer's output but its values: the number of images, and as in `GroupFeature`."""
+
+    batch: int
+    elements: Tensor
+    weights: Tensor | None
+    trace: Trace
+    span: Tensor | None
+
+
+def _leaves_out(parts: tuple[Part, ...], feature: GroupFeature) -> bool:
+    """Whether some elements of the feature are in no part."""
+    return any(len(part.use.picks) < feature.shape[2] for part in parts)
 
 
 def _renormalised(weights: Tensor, distance: Tensor) -> Tensor:
@@ -267,17 +429,27 @@ class LiftConv2d(_GroupConvolution):
         if not image.is_floating_point():
             raise ValueError(f"expected images of floating point numbers, got {image.dtype}")
         check_square(self.group, *image.shape[-2:])
-        signal = image.unsqueeze(2)
+        self._check_centred(image)
+        signal, uneven = image.unsqueeze(2), elements is not None
         u = self.grid(image, generator) if elements is None else wrap(self._given(elements, image.shape[0]))
+        if self._decides_first and u.dim() == 2:
+            seen = GroupFeature(signal[:, :1, :, :1, :1].expand(-1, -1, u.shape[0], -1, -1), u, None, self.group)
+            q = self.level(seen, generator)
+            weights = self._weights(q, u, None, uneven=uneven)
+            uses = self._uses(weights, q, u)
+            if uses is not None:
+                part = Part(Use(None, (0,), True), signal)
+                plan = _Plan(image.shape[0], u, weights, recorded({}, self.name, q), None)
+                return self._output((part,), None, None, plan, uses)
         feature = GroupFeature(self._convolve(signal, None, None, u), u, None, self.group)
         if self.level.is_full:
             return feature
         q = self.level.after_relu(feature, generator)
-        placed = self.level.moves_elements and elements is None
-        if placed:
+        if self.level.moves_elements and elements is None:
             u = self._place(q, generator)
             feature = GroupFeature(self._convolve(signal, None, None, u), u, None, self.group, span=q.theta)
-        return self._weigh(feature, q, placed=placed, uneven=elements is not None)
+            return self._weigh(feature, q, None)
+        return self._weigh(feature, q, self._weights(q, u, None, uneven=uneven))
 
 
 class GroupConv2d(_GroupConvolution):
@@ -327,7 +499,8 @@ class GroupConv2d(_GroupConvolution):
             raise ValueError(f"expected {self.in_channels} channels, got {feature.shape[1]} ({feature})")
         if feature.group != self.group:
             raise ValueError(f"expected a feature on {self.group}, got one on {feature.group}")
-        early = not self.level.is_full and self.condition == "input"
+        self._check_centred(feature)
+        early = not self.level.is_full and (self.condition == "input" or self._decides_first)
         q = self.level(feature, generator) if early else None
         placed = q is not None and self.level.moves_elements and elements is None
         span = None
@@ -341,12 +514,24 @@ class GroupConv2d(_GroupConvolution):
             u = self.grid(feature.values, generator)
         else:
             u, span = feature.elements, feature.span
-        values = self._convolve(feature.values, feature.weights, feature.elements, u)
-        out = GroupFeature(values, u, None, self.group, feature.trace, span)
-        if not self.level.is_full and not early:
-            q = self.level.after_relu(out, generator)
         uneven = isinstance(elements, Tensor) or self.group.order is None  # a shifted grid sums to 1 up to rounding
-        return out if q is None else self._weigh(out, q, placed=placed, uneven=uneven)
+        weights = None if q is None or placed else self._weights(q, u, span, uneven=uneven)
+        together = u.dim() == 2 and not feature.moves_elements and self.kernel.can_skip
+        uses = self._uses(weights, q, u) if together and q is not None and weights is not None else None
+        parts = self._parts_of(feature) if together else None
+        if parts is not None and (uses is not None or _leaves_out(parts, feature)):
+            trace = feature.trace if q is None else recorded(feature.trace, self.name, q)
+            plan = _Plan(feature.shape[0], u, weights, trace, span)
+            out = self._output(parts, feature.weights, feature.elements, plan, uses or ())
+        else:
+            values = self._convolve(feature.values, feature.weights, feature.elements, u)
+            out = GroupFeature(values, u, None, self.group, feature.trace, span)
+            if q is not None:
+                return self._weigh(out, q, weights)
+        if self.level.is_full or early:
+            return out
+        q = self.level.after_relu(out, generator)
+        return self._weigh(out, q, self._weights(q, u, span, uneven=uneven))
 
 
 def name_layers(model: nn.Module) -> nn.Module:
@@ -369,40 +554,88 @@ def name_layers(model: nn.Module) -> nn.Module:
 # ---------------------------------------------------------------- folding
 
 
-def fold(model: nn.Module) -> nn.Module:
+def fold(model: nn.Module, example: Tensor | None = None) -> nn.Module:
     """Expand every kernel once, for evaluation: layers on a shared grid are then a plain `conv2d`.
 
     In place, and only used in `eval()` mode; the state dict does not change. Undo with `unfold`, or
     use `with folded(model):`. Fold again after changing parameters by hand; `train()` and loading a
-    state dict unfold by themselves. Layers that move elements stay as they are.
+    state dict unfold by themselves. Layers that move elements stay as they are. Levels that are the same for all
+    images (`Shared`, `Fixed`) decide once, and the elements that they leave out are not computed any more.
+
+    Args:
+        model: Any module with layers of this package inside.
+        example: Images for one call of the model, in evaluation mode. With it, the kernels hold no elements that
+            such levels have left out: if all levels are closed, the model is an ordinary CNN, also when exported.
+
+    Returns:
+        The model.
     """
-    for layer in model.modules():
-        if isinstance(layer, _GroupConvolution) and not layer.level.moves_elements:
-            with torch.no_grad():
-                reference = layer._reference()
-                grid = layer.group.grid(dtype=layer._precision(), device=reference.device)
+    layers = [part for part in model.modules() if isinstance(part, _GroupConvolution)]
+    unfold(model)
+    with torch.no_grad():
+        for layer in layers:
+            if not layer.level.moves_elements:
+                grid = layer.group.grid(dtype=layer._precision(), device=layer._reference().device)
                 layer.folded = layer.kernel.fold(grid, None if layer.lifts else grid)
+                if layer.level.same_for_all:
+                    _fold_level(layer, grid)
+        if example is not None:
+            with noted_pairs() as pairs:
+                model(example)
+            for layer in layers:
+                _fold_to_pairs(layer, pairs.get(id(layer), set()))
     return model
+
+
+def _fold_to_pairs(layer: _GroupConvolution, pairs: set[tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
+    """Drop all of a folded kernel but the elements of the one pair of output and input that is in use."""
+    if len(pairs) != 1 or layer.folded is None:
+        return
+    grid = layer.group.grid(dtype=layer._precision(), device=layer.folded.device)
+    ((rows, columns),) = pairs
+    if len(rows) < len(grid) or (not layer.lifts and len(columns) < len(grid)):
+        inputs = None if layer.lifts else grid
+        layer.only = layer.kernel.fold_some(grid, inputs, rows, columns, layer.folded)
+        layer.only_for, layer.folded = (rows, columns), None
+
+
+def _fold_level(layer: _GroupConvolution, grid: Tensor) -> None:
+    """Decide once, for all images."""
+    level, layer.shares = layer.level, None
+    training = level.training
+    try:
+        seen = GroupFeature(grid.new_zeros(1, 1, grid.shape[0], 1, 1), grid, None, layer.group)
+        uneven = not layer.lifts and layer.group.order is None
+        layer.shares = layer._weights(level.eval()(seen), grid, None, uneven=uneven)
+    finally:
+        level.train(training)
+    uses = uses_of(layer.shares, same=True)
+    layer.kept = None if uses is None else uses[0]
 
 
 def unfold(model: nn.Module) -> nn.Module:
     """Drop the expanded kernels of `fold`."""
     for layer in model.modules():
         if isinstance(layer, _GroupConvolution):
-            layer.folded = None
+            _unfold(layer)
     return model
+
+
+def _unfold(layer: _GroupConvolution) -> None:
+    layer.folded = layer.shares = layer.only = None
+    layer.kept = layer.only_for = None
 
 
 @contextmanager
 def folded(model: nn.Module) -> Iterator[nn.Module]:
     """`fold` for the length of a `with` block; then the layers are as they were."""
     layers = [layer for layer in model.modules() if isinstance(layer, _GroupConvolution)]
-    before = [layer.folded for layer in layers]
+    before = [(layer.folded, layer.shares, layer.kept, layer.only, layer.only_for) for layer in layers]
     try:
         yield fold(model)
     finally:
-        for layer, weight in zip(layers, before, strict=True):
-            layer.folded = weight
+        for layer, ready in zip(layers, before, strict=True):
+            layer.folded, layer.shares, layer.kept, layer.only, layer.only_for = ready
 
 
 def _forget(module: nn.Module, *_: object) -> None:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vpgcnn._ops.active import unchanged
 from vpgcnn._ops.autograd import Function
 from vpgcnn._ops.chunks import parts
 from vpgcnn._ops.distributed import is_distributed, sum_over_processes
@@ -79,23 +80,30 @@ class GroupBatchNorm(nn.Module):
             self.num_batches_tracked.add_(1)
         if self.training and (feature.weights is not None or synchronised or is_channels_last(feature.values)):
             return feature.with_values(self._weighted(feature.values, feature.weights, synchronised))
-        if is_channels_last(feature.values):
-            seen = Maps(feature.values)
-            mean, var = seen.spread(self.running_mean, self.running_var)
-            times, plus = seen.spread(self.weight, self.bias)  # a separate call: statistics have no gradient
-            normed = F.batch_norm(seen(feature.values), mean, var, times, plus, training=False, eps=self.eps)
-            return feature.with_values(seen.back(normed))
+        if not self.training:
+            numbers = self.running_mean, self.running_var, self.weight, self.bias
+            by = self._by_running_statistics
+            return feature.each(by if feature.parts is None else unchanged(by, numbers))
         normed = F.batch_norm(
             feature.values.flatten(2),
             self.running_mean,
             self.running_var,
             self.weight,
             self.bias,
-            self.training,
+            True,
             self.momentum,
             self.eps,
         )
         return feature.with_values(normed.view_as(feature.values))
+
+    def _by_running_statistics(self, values: Tensor) -> Tensor:
+        if not is_channels_last(values):
+            rows, numbers = values.flatten(2), (self.running_mean, self.running_var, self.weight, self.bias)
+            return F.batch_norm(rows, *numbers, training=False, eps=self.eps).view_as(values)
+        seen = Maps(values)
+        mean, var = seen.spread(self.running_mean, self.running_var)
+        times, plus = seen.spread(self.weight, self.bias)  # a separate call: statistics have no gradient
+        return seen.back(F.batch_norm(seen(values), mean, var, times, plus, training=False, eps=self.eps))
 
     def _weighted(self, values: Tensor, weights: Tensor | None, synchronised: bool) -> Tensor:
         with full_precision(values.device):
@@ -291,19 +299,22 @@ class GroupLayerNorm(nn.Module):
             A feature of the same shape.
         """
         _check_channels(self, feature, self.channels)
-        values = feature.values
-        if feature.weights is None:
-            return feature.with_values(F.group_norm(values, 1, self.weight, self.bias, self.eps))
+        by = self._normalised
+        return feature.each_weighted(by if feature.parts is None else unchanged(by, (self.weight, self.bias)))
+
+    def _normalised(self, values: Tensor, weights: Tensor | None) -> Tensor:
+        if weights is None:
+            return F.group_norm(values, 1, self.weight, self.bias, self.eps)
         with full_precision(values.device):
             exact = values.to(self.weight.dtype)
             centre = exact.mean(dim=(1, 3, 4))
             spread = (exact - centre[:, None, :, None, None]).square().mean(dim=(1, 3, 4))
-            share = feature.weights.to(centre.dtype)
+            share = weights.to(centre.dtype)
             mean = (centre * share).sum(dim=1, keepdim=True)
             var = (((centre - mean).square() + spread) * share).sum(dim=1, keepdim=True)
             scale = self.weight * (var + self.eps).rsqrt()
             shift = self.bias - mean * scale
-            return feature.with_values(_affine(exact, scale, shift).to(values.dtype))
+            return _affine(exact, scale, shift).to(values.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.channels}, eps={self.eps}"

@@ -12,6 +12,7 @@ from vpgcnn.errors import UserError
 EXAMPLES = """examples:
   vpgcnn evaluate runs/mnist67-180
   vpgcnn evaluate runs/mnist67-180 --split validation --json
+  vpgcnn evaluate runs/mnist67-180 --cost                        what the windows save
   vpgcnn evaluate runs/mine/best.safetensors --data photos/      other images of the same classes
 
 θ is the share of all rotations (or hues) that a layer uses for an image: 1 stands for all of them.
@@ -29,6 +30,7 @@ def main(arguments: list[str]) -> int:
         choices=("test", "validation", "train", "all"),
         help="which images (default: test; all if --data is another folder)",
     )
+    command.add_argument("--cost", action="store_true", help="also count the multiplications that images need")
     command.add_argument("--json", action="store_true", help="print JSON")
     data_dir_option(command)
     options = command.parse_args(arguments)
@@ -90,6 +92,8 @@ def main(arguments: list[str]) -> int:
                 name = layer if len(places) == 1 else f"{layer} {per_image.groups[layer].axes[place].name}"
                 result["against_truth"][name] = {key: round(value, 4) for key, value in found.items()}
     result["idle"] = idle_levels(reading)
+    if options.cost:
+        result["cost"] = _cost(model, split, card.classes)
     if options.json:
         print_json(result)
         return 0
@@ -109,12 +113,36 @@ def main(arguments: list[str]) -> int:
             f"θ of {layer} compared with the true range of each image: rank correlation "
             f"{found['rank_correlation']:.3f}, mean distance {found['error']:.3f}, overlap {found['overlap']:.3f}"
         )
+    if options.cost:
+        cost = result["cost"]
+        print(  # noqa: T201
+            f"\nmultiplications of the group convolutions: {cost['mean'] / 1e6:.2f} million per image, "
+            f"{cost['share']:.1%} of the {cost['whole'] / 1e6:.2f} million with the whole group"
+        )
+        table([("class", "share"), *((name, f"{share:.1%}") for name, share in cost["of_classes"].items())])
     for sentence in result["idle"]:
         print(f"note: {sentence}")  # noqa: T201
     if result["theta_of_all"]:
         listed = ", ".join(f"{layer} {value:.3f}" for layer, value in result["theta_of_all"].items())
         print(f"\nθ, the same for all images: {listed}")  # noqa: T201
     return 0
+
+
+def _cost(model: Any, split: Any, classes: tuple[str, ...]) -> dict[str, Any]:
+    """The multiplications per image, and their share of those with the whole group, also for each class."""
+    from vpgcnn.lab.networks import to_unit
+    from vpgcnn.measure import multiplications
+
+    found = multiplications(model, to_unit(split.images))
+    if not found.whole:
+        raise UserError("--cost counts group convolutions, and this network has none")
+    each = {
+        name: round(float(found.share[split.labels == label].mean()), 4)
+        for label, name in enumerate(classes)
+        if bool((split.labels == label).any())
+    }
+    mean, share = round(float(found.used.mean())), round(float(found.share.mean()), 4)
+    return {"mean": mean, "whole": round(found.whole), "share": share, "of_classes": each}
 
 
 def _kind(classes: tuple[str, ...], channels: int) -> str:

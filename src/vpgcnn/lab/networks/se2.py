@@ -108,7 +108,7 @@ class SE2Net(ImageNetwork):
     def _down(self, x: GroupFeature) -> GroupFeature:
         """ReLU and pool. A maximum and a ReLU commute, and the ReLU is faster on the smaller map."""
         x = self.pool(x.map(F.relu)) if self.config.antialias else self.pool(x).map(F.relu)
-        return x.map(_on_disc) if self.config.disc else x
+        return x.each(_on_disc) if self.config.disc else x
 
 
 class PlainStage(nn.Module):
