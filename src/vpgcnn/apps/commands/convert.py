@@ -59,8 +59,9 @@ def main(arguments: list[str]) -> int:
         "--until", default="", help="pool the views after this module, such as layer3 (default: the end)"
     )
     command.add_argument(
-        "--mix", choices=("pointwise", "full", "none"), default="pointwise",
-        help="how a convolution sees other views: through 1×1 kernels (default), kernels of its size, or not at all",
+        "--mix", choices=("auto", "pointwise", "full", "none"), default="auto",
+        help="how convolutions see other views: through 1×1 kernels, kernels of their size, or not at all; auto "
+        "(default): the last ones, for at most a twentieth of the multiplications",
     )  # fmt: skip
     command.add_argument("--config", type=Path, help="card (JSON file) for weights that vpgcnn did not write")
     command.add_argument("--out", type=Path, help="file to write (default: converted.safetensors next to the weights)")
@@ -143,8 +144,7 @@ def _convert(card: Card, config: PlainConfig, weights: Path, target: Path, optio
     save_model(target, network, replace(card, model=config), {"converted": str(weights)})
     print(f"logits differ by at most {difference:.1e} of the largest on {what}")  # noqa: T201
     parameters = count_parameters(before), count_parameters(network)
-    order = network.group.order  # type: ignore[union-attr]
-    print(f"{parameters[0]:,} parameters before, {parameters[1]:,} after; about {order} times the computation")  # noqa: T201
+    print(f"{parameters[0]:,} parameters before, {parameters[1]:,} after; {network.network.cost}")  # type: ignore[union-attr]  # noqa: T201
     where = ["--data", data.name] if Path(data.name).exists() else ["RECIPE"]
     again = shlex.join(["vpgcnn", "train", *where, "--start", str(target)])
     print(f"written: {target}; fine-tune it with: {again}")  # noqa: T201

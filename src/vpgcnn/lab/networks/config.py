@@ -140,8 +140,9 @@ class PlainConfig:
     """Those of them that have a level; empty for the last."""
     until: str = ""
     """The module after which views are pooled and the rest is ordinary, such as layer3; empty for the end."""
-    mix: Literal["pointwise", "full", "none"] = "pointwise"
-    """How convolutions see other views: through 1×1 kernels, through kernels of their size, or not at all."""
+    mix: Literal["auto", "pointwise", "full", "none"] = "auto"
+    """How convolutions see other views: through 1×1 kernels, through kernels of their size, or not at all. auto: the
+    last ones, for at most a twentieth of the multiplications."""
 
 
 @dataclass(frozen=True)
