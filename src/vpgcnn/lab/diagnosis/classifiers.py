@@ -102,8 +102,13 @@ class Standardised(nn.Module):
         self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1), persistent=False)
 
+    def standardised(self, images: Tensor) -> Tensor:
+        """(images − mean) / std."""
+        ready: Tensor = (images - self.mean.to(images)) / self.std.to(images)  # type: ignore[operator]
+        return ready
+
     def forward(self, images: Tensor) -> Tensor:
-        ready = (images - self.mean.to(images)) / self.std.to(images)  # type: ignore[operator]
+        ready = self.standardised(images)
         dtype = next((part.dtype for part in self.network.parameters() if part.is_floating_point()), ready.dtype)
         return as_logits(self.network(ready.to(dtype))).to(ready.dtype)
 
