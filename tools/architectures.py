@@ -10,6 +10,7 @@ python tools/architectures.py resnet18 …       those alone
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -89,6 +90,9 @@ def build(name: str) -> nn.Module:
     else:
         options = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
         made = torchvision.models.get_model(name, weights=None, **options)
+    for parameter in made.parameters():
+        if not parameter.any():  # branches that start at 0 would hide what happens in them
+            nn.init.normal_(parameter, std=0.02)
     return made.eval()
 
 
@@ -112,9 +116,9 @@ def tried(name: str, images: Callable[[nn.Module], Tensor]) -> dict[str, Any]:
     Returns:
         "same": the largest difference of logits at the start, relative to the largest logit; "moved": that between an
         image and its hue shift with the whole group, mixing kernels that are not 0 included; "mixed"; "kl": at the
-        start; "without": new parameters that got no gradient; "refused": the reason, if there is one.
+        start; "without": new parameters without a gradient while windows are open; "refused": the reason, if any.
     """
-    from vpgcnn import Full, Hue, convert
+    from vpgcnn import Full, Hue, Variational, Window, convert
     from vpgcnn.errors import UserError
     from vpgcnn.levels import InvariantEncoder
 
@@ -132,18 +136,17 @@ def tried(name: str, images: Callable[[nn.Module], Tensor]) -> dict[str, Any]:
         stir(whole)
         one, two = whole(shown).logits, whole(shown.roll(1, 1)).logits
         moved = float((one - two).abs().max() / one.abs().max().clamp_min(1e-12))
-    stir(net)
-    for parameter in net.parameters():
-        parameter.requires_grad_(False)
-    new = {key: each for key, each in net.named_parameters() if ".cross." in key or ".squeeze." in key}
-    new |= {key: each for key, each in net.named_parameters() if ".level." in key}
-    for part in net.modules():
+    # Behind a closed window nothing is seen of other views, so gradients are asked for with windows that are open.
+    half = Variational(Window(initial=0.6), explore=0.0)
+    opened = convert(plain, Hue(3), level=half, example=shown).eval()
+    stir(opened)
+    for part in opened.modules():
         if isinstance(part, InvariantEncoder):
-            nn.init.normal_(part.linear.weight, std=0.1)
-            part.start.add_(0.5)
-    for parameter in new.values():
-        parameter.requires_grad_(True)
-    found = net(shown)
+            nn.init.normal_(part.linear.weight, std=1e-4)  # more would close windows of large features
+    new = {key: each for key, each in opened.named_parameters() if re.search(r"\.(cross|squeeze|level)\.", key)}
+    for key, parameter in opened.named_parameters():
+        parameter.requires_grad_(key in new)
+    found = opened(shown)
     (found.logits.square().sum() + found.kl.sum()).backward()
     without = [key for key, each in new.items() if each.grad is None or not each.grad.any()]
     cost = net.cost
