@@ -15,10 +15,11 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from vpgcnn import Hue, Variational, Window, convert
 from vpgcnn.apps import cli
 from vpgcnn.errors import UserError
 from vpgcnn.lab.data.stream import ImageFolder
-from vpgcnn.lab.diagnosis.classifiers import Classifier, open_classifier
+from vpgcnn.lab.diagnosis.classifiers import Classifier, Standardised, open_classifier
 from vpgcnn.lab.diagnosis.study import Study, study
 from vpgcnn.lab.diagnosis.words import verdict
 from vpgcnn.measure import moves_of
@@ -193,6 +194,38 @@ def test_chance_and_few_images_are_said(photos: Path, dull: Path) -> None:
     said = verdict(few)
     assert said["headline"] == "Too few images to tell whether it is sensitive to hue."
     assert said["advice"] in ("few", "chance")
+
+
+class Thousand(ByColor):
+    """Has many classes, and answers with one that the folder does not hold for more than half of the images."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        other = torch.where((images.mean(dim=(1, 2, 3)) * 9973) % 1 > 0.35, 100.0, -100.0)
+        return torch.cat([super().forward(images), other[:, None], torch.full((len(images), 6), -100.0)], dim=1)
+
+
+def test_chance_counts_the_classes_of_the_model(photos: Path) -> None:
+    """Right about less than half, but no guess among three classes: most answers are others of its ten classes."""
+    names = ("blue", "green", "red", *"abcdefg")
+    found = study(classifier(Thousand(), names), ImageFolder.open(photos), moves_of("hue", 4))
+    assert 0.3 < float(found.orbit.right[0].mean()) < 0.5
+    assert verdict(found)["advice"] != "chance"
+
+
+def test_levels_of_converted_networks_are_read(photos: Path, tmp_path: Path) -> None:
+    """A function may return a converted network: its θ is reported for the images as it takes them."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    net = convert(plain, Hue(3), level=Variational(Window(initial=0.7)), example=torch.rand(2, 3, SIZE, SIZE)).eval()
+    nn.init.normal_(net.network[0].level.encoder.linear.weight, std=2.0)  # so that images differ
+    module = Standardised(net, [0.5], [2.0])
+    given = Classifier("net", module, SIZE, 3, ("blue", "green", "red"), module)
+    found = study(given, ImageFolder.open(photos), moves_of("hue", 3))
+    assert list(found.theta) == ["0"]
+    assert found.theta["0"].shape == (36, 1)
+    images = torch.stack([found.folder.image(place, SIZE, 3) for place in found.places])
+    with torch.no_grad():
+        assert torch.allclose(found.theta["0"], net((images - 0.5) / 2).theta["0"].cpu(), atol=1e-6)
 
 
 def test_images_are_ranked_by_how_far_the_answer_moves(found: Study) -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,15 +19,18 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from support import vary_theta
-from vpgcnn import Dihedral, Elbo, Full, Hue, Product, Rotations, SampledWindow, Shared, Variational, Window
+from vpgcnn import Dihedral, Elbo, Full, Hue, Product, Rotations, SampledWindow, Shared, Variational, Window, conversion
 from vpgcnn._ops import resample
-from vpgcnn.conversion import Converted, MixedConv2d, convert
+from vpgcnn.conversion import Converted, MixedConv2d
+from vpgcnn.conversion.plan import Mixing
 from vpgcnn.conversion.views import Record, Views, attach, record_of
 from vpgcnn.errors import UserError
 from vpgcnn.features import Prediction
 from vpgcnn.groups import SO2, Group
 from vpgcnn.levels import LevelSpec
 
+convert = partial(conversion.convert, mix="pointwise")
+"""Every convolution mixes here; what `convert` chooses by itself is in test_convert_price.py."""
 GROUPS = [Hue(3), Hue(6), Rotations(4), Dihedral(4), Product(Rotations(4), Hue(3))]
 FEW = [Hue(3), Rotations(4)]
 
@@ -103,7 +107,7 @@ def assert_same_and_invariant(plain: nn.Module, group: Group, pixels: Tensor, **
 # ---------------------------------------------------------------- the start, invariance, and in between
 
 
-@pytest.mark.parametrize("mix", ["pointwise", "full", "none"])
+@pytest.mark.parametrize("mix", ["auto", "pointwise", "full", "none"])
 @pytest.mark.parametrize("group", GROUPS, ids=str)
 def test_it_begins_as_what_it_was(group: Group, mix: str) -> None:
     plain = network()
@@ -536,7 +540,7 @@ def test_mixing_looks_where_the_convolution_looks(group: Group, geometry: dict[s
     """A 1×1 kernel is what the original's kernel is with its middle alone, at every stride, padding and dilation."""
     torch.manual_seed(0)
     conv = nn.Conv2d(3, 6, bias=False, **geometry).double()
-    layer = MixedConv2d(conv, group, mix, None, "conv")  # type: ignore[arg-type]
+    layer = MixedConv2d(conv, group, Mixing(mix), None, "conv")  # type: ignore[arg-type]
     for cross in layer.cross:
         nn.init.normal_(cross.weight)
     views = torch.rand(2 * group.count, 3, 12, 12, dtype=torch.float64)
@@ -591,7 +595,7 @@ def test_what_does_not_turn_takes_images_that_are_not_square(group: Group) -> No
 def test_views_are_moved_as_the_group_moves_images() -> None:
     for group in (Rotations(4), Dihedral(4), Product(Dihedral(2), Hue(6))):
         net = convert(nn.Sequential(nn.Conv2d(3, 4, 3), *tail()).double(), group, example=images())
-        views = net._views(images(), None).as_subclass(Tensor).unflatten(0, (3, -1))
+        views = net._views(images(), net._record(images())).as_subclass(Tensor).unflatten(0, (3, -1))
         for number, u in enumerate(group.inverse(group.grid(dtype=torch.float64))):
             assert torch.allclose(views[:, number], group.transform(images(), u), atol=1e-6)
         assert torch.equal(views[:, 0], images())
@@ -638,7 +642,7 @@ def test_subclasses_of_convolutions_are_converted(group: Group, mix: str) -> Non
 @pytest.mark.parametrize(("kernel", "stride", "size"), [(3, 2, 12), (3, 2, 13), (5, 2, 12), (3, 1, 9), (7, 3, 12)])
 def test_a_subclass_that_pads_in_its_own_way_is_met(kernel: int, stride: int, size: int, mix: str) -> None:
     conv = Same(3, 4, kernel, stride, bias=False).double()
-    layer = MixedConv2d(conv, Hue(3), mix, None, "conv")  # type: ignore[arg-type]
+    layer = MixedConv2d(conv, Hue(3), Mixing(mix), None, "conv")  # type: ignore[arg-type]
     for cross in layer.cross:
         nn.init.normal_(cross.weight)
     views = torch.rand(6, 3, size, size, dtype=torch.float64)
@@ -775,7 +779,7 @@ def test_joined_branches_keep_what_both_keep(join: str) -> None:
         answer = net(images())
         assert list(answer.trace) == ["left", "right"]
         narrow = answer.trace["left"].weights(Hue(3).grid()).double()
-        views = net._views(images(), None).as_subclass(Tensor)
+        views = net._views(images(), net._record(images())).as_subclass(Tensor)
         expected = (plain(views).unflatten(0, (3, 3)) * narrow.unsqueeze(-1)).sum(dim=1)
     assert torch.allclose(answer.logits, expected, atol=1e-7)
 
@@ -925,7 +929,8 @@ def test_a_convolution_that_does_not_see_the_images_is_left_alone() -> None:
         (Hue(3), {"layers": ["5"]}, "there is no convolution '5'"),
         (Hue(3), {"until": "9"}, "there is no module '9'"),
         (Hue(3), {"until": "6"}, "6 holds no convolution"),
-        (Hue(3), {"mix": "half"}, "pointwise, full or none, got 'half'"),
+        (Hue(3), {"mix": "half"}, "auto, pointwise, full or none, got 'half'"),
+        (Hue(3), {"budget": -1}, "at least 0, got -1"),
     ],
 )
 def test_what_cannot_be_is_named(group: Group, more: dict[str, Any], words: str) -> None:

@@ -276,3 +276,56 @@ def test_a_table_of_levels() -> None:
     with pytest.raises(UserError, match="4 images and 1 names"):
         levels(model, images, ["a"])
     assert repr(levels(ColorNet(4), images)) == "4 images; no layer has a level"
+
+
+def test_images_are_taken_as_many_at_a_time_as_fit_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 20, 16), nn.Flatten()
+    )  # fmt: skip
+    model, images = model.double().eval(), smooth_images(7, 3, 16).double()
+    sizes: list[int] = []
+    model.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+    whole = local_error(model, images, "hue")
+    assert max(sizes) == 7
+    sizes.clear()
+    one = 5 * 8 * 16 * 16 * (3 + 6 * 6 + 3 * 20 / 256)
+    parts = local_error(model, images, "hue", memory=3.5 * one)
+    assert max(sizes) == 3
+    assert torch.allclose(parts.relative, whole.relative)
+    for name, values in whole.layers.items():
+        assert torch.allclose(parts.layers[name], values, atol=1e-12)
+    sizes.clear()
+    local_error(model, images, "hue", memory=1)
+    assert max(sizes) == 1
+
+
+class PaddedConv(nn.Conv2d):
+    """Holds its padding as a module, as EfficientNet's does."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.pad = nn.ZeroPad2d(1)
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        return F.conv2d(self.pad(input), self.weight, self.bias)
+
+
+class NormAct(nn.BatchNorm2d):
+    """Holds its activation as a module, as timm's does."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.act = nn.ReLU()
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        return self.act(super().forward(input))
+
+
+def test_padded_convolutions_and_fused_norms_are_named() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(PaddedConv(3, 6, 3), NormAct(6), nn.Conv2d(6, 4, 16), nn.Flatten()).double().eval()
+    shares = local_error(model, smooth_images(3, 3, 16).double(), "rotation").by_layer()
+    assert set(shares) == {"0", "1", "2", "3", BETWEEN}
+    assert shares["0"] > 1e-4
+    assert shares[BETWEEN] < 1e-10

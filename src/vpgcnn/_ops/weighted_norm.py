@@ -2,12 +2,111 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from vpgcnn._ops.autograd import Function
 from vpgcnn._ops.precision import full_precision
 
-__all__ = ["batch_norm"]
+__all__ = ["batch_norm", "batch_norm_by_first"]
+
+
+def batch_norm_by_first(
+    x: Tensor,
+    every: int,
+    parts: int,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    momentum: float,
+    eps: float,
+) -> Tensor:
+    """`F.batch_norm` in training, with the statistics of the first `parts` of every `every` · `parts` rows.
+
+    Args:
+        x: `(N, C, …)`, what is normalised.
+        every: See above.
+        parts: See above.
+        running_mean: As for `batch_norm`, like all that follow.
+        running_var: See `running_mean`.
+        weight: See `running_mean`.
+        bias: See `running_mean`.
+        momentum: See `running_mean`.
+        eps: See `running_mean`.
+
+    Returns:
+        `(N, C, …)`, in the precision of x.
+    """
+    others = (running_mean, running_var, weight, bias)
+    fast = (
+        x.device.type == "cpu"
+        and x.dtype in (torch.float32, torch.float64)
+        and all(each is None or each.dtype == x.dtype for each in others)
+        and (running_mean is None) == (running_var is None)
+        and not torch.compiler.is_compiling()
+        and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+    )
+    if not fast:
+        return batch_norm(x, _first(x, every, parts), None, *others, momentum, eps)
+    with torch.no_grad():
+        mean, var = torch.batch_norm_update_stats(_first(x.detach(), every, parts), running_mean, running_var, momentum)
+    out: Tensor = _ByFirst.apply(x, weight, bias, mean, var, every, parts, eps)
+    return out
+
+
+def _first(x: Tensor, every: int, parts: int) -> Tensor:
+    return x.unflatten(0, (-1, every, parts))[:, 0].flatten(0, 1)
+
+
+class _ByFirst(Function):
+    """Normalisation by the mean and variance of some rows, with torch's own kernels for all rows."""
+
+    @staticmethod
+    def forward(
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        mean: Tensor,
+        var: Tensor,
+        every: int,
+        parts: int,
+        eps: float,
+    ) -> Tensor:
+        return F.batch_norm(x, mean, var, weight, bias, training=False, eps=eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:5])
+        ctx.every, ctx.parts, ctx.eps = inputs[5:]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias, mean, var = ctx.saved_tensors
+        every, parts, eps = ctx.every, ctx.parts, ctx.eps
+        if torch.is_grad_enabled():  # a gradient of the gradient: by the definition, whose graph is whole
+            rows = _first(x, every, parts)
+            out = batch_norm(x, rows, None, None, None, weight, bias, 0.0, eps)
+            wanted = [each for each in (x, weight, bias) if each is not None and each.requires_grad]
+            found = dict(
+                zip(map(id, wanted), torch.autograd.grad(out, wanted, grads[0], create_graph=True), strict=True)
+            )
+            return *(found.get(id(each)) for each in (x, weight, bias)), None, None, None, None, None
+        near = (var + eps).rsqrt()
+        given = near.new_ones(near.shape) if weight is None else weight
+        back = torch.ops.aten.native_batch_norm_backward
+        grad, by_weight, by_bias = back(grads[0], x, given, mean, var, mean, near, False, eps, [True, True, True])
+        # What the rows that were measured change in the mean and the variance, and these in all rows.
+        first, shape = _first(x, every, parts), (1, -1, *(1 for _ in range(x.dim() - 2)))
+        many = first.numel() // max(first.shape[1], 1)
+        tilt = -(given * near * near * by_weight) / many
+        level = -(given * near * by_bias) / many - tilt * mean
+        change = torch.addcmul(level.view(shape), first, tilt.view(shape))
+        grad.unflatten(0, (-1, every, parts))[:, 0].add_(change.unflatten(0, (-1, parts)))
+        return grad, None if weight is None else by_weight, None if bias is None else by_bias, *(None,) * 5
 
 
 def batch_norm(

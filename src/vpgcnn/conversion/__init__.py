@@ -2,5 +2,6 @@
 
 from vpgcnn.conversion.mixing import MixedConv2d
 from vpgcnn.conversion.network import Converted, convert
+from vpgcnn.conversion.plan import Cost
 
-__all__ = ["Converted", "MixedConv2d", "convert"]
+__all__ = ["Converted", "Cost", "MixedConv2d", "convert"]

@@ -19,9 +19,10 @@ threads, copied, and checkpointed. `torch.compile` runs a converted network with
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,23 +30,28 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._pytree import tree_map_only
 
 from vpgcnn._ops.precision import full_precision
-from vpgcnn.conversion.mixing import Mix, MixedConv2d, moved, moves_of, pooled
-from vpgcnn.conversion.views import Record, Tracking, Views, attach, record_of
+from vpgcnn.conversion.mixing import MixedConv2d, moved, moves_of, pooled
+from vpgcnn.conversion.plan import Cost, Mix, Mixing, planned
+from vpgcnn.conversion.trying import Run, evaluating, tried
+from vpgcnn.conversion.views import Decided, NeedsAll, Record, Tracking, Views, attach, on_grid, record_of
 from vpgcnn.errors import UserError
-from vpgcnn.features import Prediction, output_of
+from vpgcnn.features import GroupFeature, Prediction, output_of
 from vpgcnn.groups import Group, check_rgb
-from vpgcnn.levels import Level, LevelSpec, Variational, VariationalLevel, Window
+from vpgcnn.levels import Distribution, Level, LevelSpec, SharedLevel, Variational, VariationalLevel, Window
+from vpgcnn.levels.level import FixedLevel
 
 __all__ = ["Converted", "MixedConv2d", "convert"]
 
 REFUSED = (nn.RNNBase, nn.Transformer, nn.SyncBatchNorm)
 """Modules that give the rows of a batch another meaning than one image each."""
-SIZES = (224, 112, 64, 32, 28, 299)
-"""Sides of the images that `convert` tries where it gets no example."""
 TOLERANCE = 1e-4
 """How far the logits may be from the original's at the start, relative to the largest of them."""
 NARROW = 32
-"""Channels of the encoder of the default level, at most."""
+"""Channels of a level's encoder, at most, unless its width was chosen."""
+BUDGET = 0.05
+"""Multiplications for mixing, relative to those of the views, where `convert` chooses what is mixed."""
+EARLY = 0.1
+"""The share of the multiplications before a level up to which it decides first, and views it leaves out are not run."""
 
 
 def _pool_output(_: nn.Module, __: object, output: Any) -> Any:
@@ -68,7 +74,9 @@ class Converted(nn.Module):
         group: A finite group that permutes pixels.
         mean: Of the images, for each channel or for all. Images are standardised after they were moved.
         std: As `mean`.
-        summary: What was converted, in a sentence.
+        cost: What it computes, compared with the original.
+        decides_first: Whether its only level runs before any mixing, and early enough to run it before the rest.
+        pools_by_level: Whether it has one level, whose decision is the one that views are averaged by at the end.
     """
 
     mean: Tensor
@@ -76,10 +84,19 @@ class Converted(nn.Module):
     colors: Tensor
 
     def __init__(
-        self, network: nn.Module, group: Group, mean: Sequence[float], std: Sequence[float], summary: str = ""
+        self,
+        network: nn.Module,
+        group: Group,
+        mean: Sequence[float],
+        std: Sequence[float],
+        cost: Cost,
+        *,
+        decides_first: bool = False,
+        pools_by_level: bool = False,
     ) -> None:
         super().__init__()
-        self.network, self.group, self.summary = network, group, summary
+        self.pools_by_level = pools_by_level
+        self.network, self.group, self.cost, self.decides_first = network, group, cost, decides_first
         self._levels = tuple(
             path for path, part in network.named_modules() if isinstance(part, MixedConv2d) and part.level is not None
         )
@@ -89,6 +106,14 @@ class Converted(nn.Module):
         self.register_buffer("colors", group.rgb(inverse).float(), persistent=False)
         self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1))
+
+    @property
+    def summary(self) -> str:
+        """What was converted, in a sentence."""
+        return (
+            f"mixes {self.cost.mixed} of {self.cost.convolutions} convolutions over the views of {self.group}; "
+            f"{self.cost.ratio:.1f} times the multiplications of the original"
+        )
 
     def extra_repr(self) -> str:
         return self.summary
@@ -108,39 +133,137 @@ class Converted(nn.Module):
     def _answer(self, images: Tensor, weights: Tensor | None = None) -> Prediction:
         """As `forward`. weights: `(B, m)`, the shares of the views before any level."""
         with nullcontext() if type(images) is Tensor else Tracking():
-            views = self._views(images, weights)
-            answer = output_of(self.network(views))
-            assert isinstance(answer, Tensor)
-            record = record_of(answer)
-            if record is None or not (record.pooled or record.fits(answer)):
-                raise UserError(
-                    f"the network's answer {tuple(answer.shape)} is not one for each view of each image (of "
-                    f"{len(images)} images × {self.group.count} views): it mixes the images of a batch"
-                )
-            with torch._C.DisableTorchFunctionSubclass():
-                if not record.pooled:
-                    logits = pooled(answer, record)
-                else:
-                    logits = answer.as_subclass(Tensor) if isinstance(answer, Views) else answer
-                return Prediction(logits, record.trace_at(answer))
+            if weights is None and self._may_leave_out(images):
+                answer = self._without_unused(images)
+                if answer is not None:
+                    return answer
+            return self._run(images, self._record(images, weights))
 
-    def _views(self, images: Tensor, weights: Tensor | None) -> Tensor:
-        """All views of images, standardised: `(B·m, C, H, W)`."""
+    def _run(self, images: Tensor, record: Record) -> Prediction:
+        answer = output_of(self.network(self._views(images, record)))
+        assert isinstance(answer, Tensor)
+        found = record_of(answer)
+        if found is None or not (found.pooled or found.fits(answer)):
+            raise UserError(
+                f"the network's answer {tuple(answer.shape)} is not one for each view of each image (of "
+                f"{len(images)} images × {record.count} views): it mixes the images of a batch"
+            )
+        with torch._C.DisableTorchFunctionSubclass():
+            if not found.pooled:
+                logits = pooled(answer, found)
+            else:
+                logits = answer.as_subclass(Tensor) if isinstance(answer, Views) else answer
+            return Prediction(logits, found.trace_at(answer))
+
+    def _record(self, images: Tensor, weights: Tensor | None = None) -> Record:
         if images.dim() != 4:
             raise ValueError(f"expected images B×C×H×W, got shape {tuple(images.shape)}")
-        if not images.is_floating_point():
-            raise ValueError(f"expected images of floating point numbers, got {images.dtype}")
-        check_rgb(self.group, images)
-        views = torch.stack([moved(images, self._moves[number]) for number in self._inverse], dim=1)
-        if self.group.acts_on_rgb:
-            with full_precision(images.device):
-                views = torch.matmul(self.colors.to(images.dtype), views.flatten(3)).view_as(views)
-        folded = (views.flatten(0, 1) - self.mean) / self.std
         levels = [self.network.get_submodule(path).level for path in self._levels]
         narrows = weights is not None or any(not level.is_full for level in levels)  # type: ignore[union-attr]
         tracked = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        record = Record(self.group, self._moves, folded.shape[0], narrows, weights, grads={} if tracked else None)
-        return attach(folded, record)
+        rows = images.shape[0] * self.group.count
+        return Record(self.group, self._moves, rows, narrows, weights, grads={} if tracked else None)
+
+    def _views(self, images: Tensor, record: Record) -> Tensor:
+        """The views of images that are run, standardised: `(B·count, C, H, W)`."""
+        return attach(self._pixels(images, record.shown), record)
+
+    def _pixels(self, images: Tensor, shown: tuple[int, ...]) -> Tensor:
+        """Chosen views of images, standardised, as a plain tensor."""
+        if not images.is_floating_point():
+            raise ValueError(f"expected images of floating point numbers, got {images.dtype}")
+        check_rgb(self.group, images)
+        views = torch.stack([moved(images, self._moves[self._inverse[u]]) for u in shown], dim=1)
+        if self.group.acts_on_rgb and shown != (0,):
+            with full_precision(images.device):
+                colors = self.colors.to(images.dtype)
+                colors = colors if len(shown) == self.group.count else colors[list(shown)]
+                views = torch.matmul(colors, views.flatten(3)).view_as(views)
+        return (views.flatten(0, 1) - self.mean) / self.std
+
+    # ------------------------------------------------------------ views that do not count
+
+    def _may_leave_out(self, images: Tensor) -> bool:
+        """Whether views of weight 0 may be left out: in evaluation, without gradients, outside of programs."""
+        return (
+            len(self._levels) == 1
+            and type(images) is Tensor
+            and images.dim() == 4
+            and len(images) > 0
+            and not torch.is_grad_enabled()
+            and not torch.compiler.is_compiling()
+            and not torch._C._functorch.is_functorch_wrapped_tensor(images)
+            and not any(module.training for module in self.modules())
+        )
+
+    def _without_unused(self, images: Tensor) -> Prediction | None:
+        """The answer, computed without views that count by 0; None if they cannot be told beforehand."""
+        layer = self.network.get_submodule(self._levels[0])
+        assert isinstance(layer, MixedConv2d)
+        q, constant = self._decided_beforehand(layer, images)
+        if q is None:
+            return None
+        used = on_grid(q) > 0
+        if constant and self.pools_by_level and not bool(used[:, 1:].any()):
+            answer = output_of(self.network(self._pixels(images, (0,))))  # the original, without any views
+            assert isinstance(answer, Tensor)
+            return Prediction(answer, {layer.name: q})
+        patterns, which = used.unique(dim=0, return_inverse=True)
+        record = replace(self._record(images), known={layer.name: q})
+        if len(patterns) == 1 and bool(patterns.all()):
+            return self._run(images, record)
+        logits: Tensor | None = None
+        try:
+            for number, pattern in enumerate(patterns):
+                index = (which == number).nonzero()[:, 0]
+                kept = tuple(pattern.nonzero()[:, 0].tolist())
+                own = _of_images(q, index)
+                part = replace(record, size=len(index) * len(kept), kept=kept, known={layer.name: own})
+                found = self._run(images[index], part)
+                if set(found.trace) != {layer.name}:
+                    return None
+                logits = found.logits.new_empty(len(images), *found.logits.shape[1:]) if logits is None else logits
+                logits[index] = found.logits
+        except NeedsAll:
+            return None
+        assert logits is not None
+        return Prediction(logits, {layer.name: q})
+
+    def _decided_beforehand(self, layer: MixedConv2d, images: Tensor) -> tuple[Distribution | None, bool]:
+        """What the level decides, if the rest of the network need not be run for it; and whether nothing mixes."""
+        assert layer.level is not None
+        if layer.level.is_full:
+            return None, False
+        if _is_constant(layer.level):
+            mixed = (part for part in self.network.modules() if isinstance(part, MixedConv2d))
+            if any(bool(cross.weight.any()) for part in mixed for cross in part.cross):  # type: ignore[operator]
+                return None, False  # they look at all views before the level
+            channels = layer.conv.in_channels if layer.sees_input else layer.conv.out_channels
+            blank = images.new_zeros(len(images), channels, self.group.count, 1, 1)
+            elements = self.group.grid(dtype=images.dtype, device=images.device)
+            q: Distribution = layer.level(GroupFeature(blank, elements, None, self.group, {}))
+            return q, True
+        if not self.decides_first:
+            return None, False
+        record = replace(self._record(images), peeks=True)
+        try:
+            self.network(self._views(images, record))
+        except Decided as decided:
+            return decided.q, False
+        return None, False
+
+
+def _is_constant(level: Level) -> bool:
+    """Whether a level decides the same for every image."""
+    if isinstance(level, VariationalLevel):
+        return not bool(level.encoder.linear.weight.any())
+    return isinstance(level, FixedLevel | SharedLevel)
+
+
+def _of_images(q: Distribution, index: Tensor) -> Distribution:
+    """The decision for some of the images."""
+    part: Distribution = tree_map_only(Tensor, lambda values: values[index], q)
+    return part
 
 
 def convert(
@@ -151,7 +274,8 @@ def convert(
     layers: str | Sequence[str] | None = None,
     levels: str | Sequence[str] | None = None,
     until: str | None = None,
-    mix: Mix = "pointwise",
+    mix: Mix = "auto",
+    budget: float = BUDGET,
     mean: Sequence[float] = (0.0,),
     std: Sequence[float] = (1.0,),
     example: Tensor | None = None,
@@ -164,16 +288,21 @@ def convert(
         level: How much of the group each image uses, as for our layers. None: a `Variational` whose window starts
             on the identity alone. `Full()` makes the network fully equivariant at once, so its answers change.
         layers: Convolutions that look at other views, by name or the start of it ("layer3"). None: all.
-        levels: Those of them that have a level. None: the last to run whose kernel is larger than 1×1.
+        levels: The convolutions that have a level. None: the last of `layers` to run whose kernel is larger than 1×1.
+            "first": the first one to run; mixing then starts after it, so that in evaluation views of weight 0 are not
+            run at all.
         until: The module after which views are pooled; the rest is an ordinary network. None: the end.
-        mix: How convolutions look at other views: through a 1×1 kernel, one as large as their own, or not at all.
+        mix: How convolutions look at other views: through a 1×1 kernel ("pointwise"), one as large as their own
+            ("full"), or not at all ("none"). "auto": from the last convolution to the first, as far as the budget goes,
+            through 1×1 kernels or, where these cost much, through few channels.
+        budget: Multiplications for mixing with "auto", relative to those that the views cost.
         mean: Of the images, if the model does not take pixels in [0, 1]: for each channel, or one for all.
         std: As `mean`.
         example: Images `(B, C, H, W)`, before standardisation, to see which convolutions run in evaluation mode, and
             in which order. None: random images of the usual sizes are tried.
 
     Returns:
-        The converted network; its `summary` says how many convolutions were converted.
+        The converted network; its `summary` says how many convolutions mix, its `cost` what it computes.
 
     Raises:
         UserError: If the network cannot be converted, or would not have the original's answers.
@@ -187,8 +316,10 @@ def convert(
     if group.order is None:
         raise UserError(f"a network is converted to a finite group, got {group}: choose Rotations(4), say")
     moves_of(group)
-    if mix not in ("pointwise", "full", "none"):
-        raise UserError(f"mix is pointwise, full or none, got {mix!r}")
+    if mix not in ("auto", "pointwise", "full", "none"):
+        raise UserError(f"mix is auto, pointwise, full or none, got {mix!r}")
+    if not budget >= 0:
+        raise UserError(f"budget is a share of the multiplications, at least 0, got {budget}")
     if level is not None and not isinstance(level, LevelSpec):
         raise TypeError(f"level must be a value such as Variational(), got {level!r}")
     odd = [f"{name} ({type(part).__name__})" for name, part in model.named_modules() if isinstance(part, REFUSED)]
@@ -203,23 +334,28 @@ def convert(
     if until is not None:
         _check_until(network, convs, until)
     standard = tuple(torch.tensor(each).view(1, -1, 1, 1) for each in (mean, std))
-    run = _tried(network, convs, group, until, standard, example)
+    run = tried(network, convs, group, until, standard, example)
     chosen = _matching(run.convs, layers, "layers")
-    large = [name for name in chosen if max(convs[name].kernel_size) > 1]
-    levelled = (large or chosen)[-1:] if levels is None else _matching(chosen, levels, "levels")
-    for name in chosen:
+    levelled = _levelled(run.convs, chosen, convs, levels)
+    first = levels == "first" and levelled == run.convs[:1]
+    mixing = [name for name in chosen if not (first and name in levelled)]
+    ways, cost = planned(convs, mixing, group, mix, budget, run)
+    sees_input = level is not None and level.condition == "input"
+    for name in run.convs:
         conv = convs[name]
         own = _level(level, group, conv) if name in levelled else None
-        sees_input = level is not None and level.condition == "input"
-        mixed = MixedConv2d(conv, group, mix, own, name or "network", sees_input)
+        if name not in ways and own is None:
+            continue
+        mixed = MixedConv2d(conv, group, ways.get(name, Mixing("none")), own, name or "network", sees_input)
         mixed.training = conv.training
         network = _replaced(network, conv, mixed)
     if until is not None:
         network.get_submodule(until).register_forward_hook(_pool_output)
-    summary = f"mixes {len(chosen) if mix != 'none' else 0} of {len(convs)} convolutions over the views of {group}"
-    net = Converted(network, group, mean, std, summary).to(run.images.device)
+    early = first and run.before[levelled[0]] <= EARLY * run.inside
+    net = Converted(network, group, mean, std, cost, decides_first=early).to(run.images.device)
     net.training = model.training
-    _check_start(net, run, from_identity=level is None)
+    start = _checked_start(net, run, from_identity=level is None)
+    net.pools_by_level = until is None and len(net._levels) == 1 and len(start.trace) == 1
     return net
 
 
@@ -247,12 +383,25 @@ def _matching(names: list[str], wanted: str | Sequence[str] | None, what: str) -
     return [name for name in names if any(name == each or name.startswith(f"{each}.") for each in wanted)]
 
 
+def _levelled(
+    run: list[str], chosen: list[str], convs: dict[str, Any], levels: str | Sequence[str] | None
+) -> list[str]:
+    """The convolutions that have a level."""
+    if levels is None:
+        large = [name for name in chosen if max(convs[name].kernel_size) > 1]
+        return (large or chosen)[-1:]
+    if levels == "first" and not any(name == "first" or name.startswith("first.") for name in run):
+        return run[:1]
+    return _matching(chosen, levels, "levels")
+
+
 def _level(spec: LevelSpec | None, group: Group, conv: nn.Conv2d) -> Level | None:
     """The level of a layer; None where it would use the whole group anyway."""
-    if spec is None:
-        width = min(conv.out_channels, NARROW)
-        spec = Variational(Window(initial=1 / (group.order or 1)), encoder_width=width)
-    level = spec.build(group, conv.in_channels if spec.condition == "input" else conv.out_channels)
+    spec = Variational(Window(initial=1 / (group.order or 1))) if spec is None else spec
+    channels = conv.in_channels if spec.condition == "input" else conv.out_channels
+    if isinstance(spec, Variational) and spec.encoder_width is None:
+        spec = replace(spec, encoder_width=min(channels, NARROW))
+    level = spec.build(group, channels)
     if level.moves_elements:
         raise UserError(f"views are those of the group's elements: {spec} moves them, choose Window()")
     if isinstance(level, VariationalLevel):  # the same for every image until it is trained
@@ -271,140 +420,19 @@ def _replaced(network: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
     return network
 
 
-# ---------------------------------------------------------------- trying it
-
-
-class _Run(NamedTuple):
-    """One evaluation of the original: convolutions in the order they ran, images and their answer."""
-
-    convs: list[str]
-    images: Tensor
-    answer: Tensor
-
-
-@contextmanager
-def _evaluating(network: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; each module then gets its own mode back."""
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-def _examples(model: nn.Module, convs: dict[str, Any]) -> Iterator[Tensor]:
-    """Random images of the sizes that the model may take, its own first."""
-    first = next(iter(convs.values()))
-    like = next(first.parameters())
-    config = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None) or {}
-    size = config.get("input_size") if isinstance(config, dict) else getattr(config, "input_size", None)
-    channels, *sides = size or (first.in_channels,)
-    own = getattr(model, "image_size", None)
-    shapes = [tuple(sides)] if sides else [(own, own)] if isinstance(own, int) else []
-    generator = torch.Generator().manual_seed(0)
-    for height, width in [*shapes, *((side, side) for side in SIZES if (side, side) not in shapes)]:
-        yield torch.rand(2, channels, height, width, generator=generator).to(like)
-
-
-def _tried(
-    network: nn.Module,
-    convs: dict[str, Any],
-    group: Group,
-    until: str | None,
-    standard: tuple[Tensor, ...],
-    example: Tensor | None,
-) -> _Run:
-    """Run the original on an example."""
-    problem: Exception | None = None
-    for images in _examples(network, convs) if example is None else [example[:2]]:
-        images = images.to(next(network.parameters()).device)
-        try:
-            return _observed(network, convs, group, until, standard, images)
-        except UserError:
-            raise
-        except Exception as error:  # whatever a network raises for images that it does not take
-            problem = error
-    tried = "images of the usual sizes" if example is None else f"the example {tuple(example.shape)}"
-    wish = ": pass example=, images as it takes them" if example is None else ""
-    reason = f"{type(problem).__name__}: {problem}".split("\n")[0]
-    raise UserError(f"the network does not run on {tried}{wish} ({reason})") from problem
-
-
-def _observed(
-    network: nn.Module,
-    convs: dict[str, Any],
-    group: Group,
-    until: str | None,
-    standard: tuple[Tensor, ...],
-    images: Tensor,
-) -> _Run:
-    ran: list[str] = []
-    blind: list[str] = []  # what does not see the images, as far as records tell
-    ended: list[int] = []
-
-    def note(name: str) -> Any:
-        def hook(_: nn.Module, args: tuple[Any, ...], out: object) -> None:
-            if args and isinstance(args[0], Tensor) and isinstance(out, Tensor) and args[0].dim() == out.dim() == 4:
-                found = blind if record_of(args[0]) is None else ran
-                if name not in found and out.shape[1] == convs[name].out_channels:
-                    found.append(name)
-
-        return hook
-
-    hooks = [conv.register_forward_hook(note(name)) for name, conv in convs.items()]
-    if until is not None:
-        end = network.get_submodule(until)
-        hooks.append(end.register_forward_hook(lambda *_: ended.append(len(ran))))
-    mean, std = (each.to(images) for each in standard)
-    pixels = (images - mean) / std
-    try:
-        with _evaluating(network):
-            record = Record(group, (), len(images), pooled=True)
-            answer = output_of(network(attach(pixels.clone(), record)))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    lost = [name for name in blind if name not in ran and _depends(network, convs[name], pixels)]
-    if lost:
-        raise UserError(f"{lost[0]} sees a tensor that was filled with values, not computed from the images")
-    if until is not None and not ended:
-        raise UserError(f"{until} does not run in evaluation mode")
-    ran = ran if until is None else ran[: ended[0]]
-    if not ran:
-        raise UserError("there is no convolution (nn.Conv2d) that sees the images in evaluation mode")
-    assert isinstance(answer, Tensor)
-    return _Run(ran, images, answer.as_subclass(Tensor))
-
-
-def _depends(network: nn.Module, conv: nn.Module, pixels: Tensor) -> bool:
-    """Whether what a convolution sees depends on the images: a positional encoding does not."""
-    seen: list[Tensor] = []
-    hook = conv.register_forward_pre_hook(lambda _, args: seen.append(args[0].clone()))
-    try:
-        with _evaluating(network):
-            network(pixels)
-            many = len(seen)
-            network(pixels.flip(0, -1) * 0.7)
-    finally:
-        hook.remove()
-    return not all(torch.equal(one, two) for one, two in zip(seen[:many], seen[many:], strict=True))
-
-
-def _check_start(net: Converted, run: _Run, *, from_identity: bool) -> None:
-    """Refuse a network that does not start with the original's answers."""
+def _checked_start(net: Converted, run: Run, *, from_identity: bool) -> Prediction:
+    """The first answer; refuse a network that does not start with the original's."""
     identity = None
     if not from_identity:  # whatever the level keeps, the answer for the image as it is has not changed
         identity = run.images.new_zeros(len(run.images), net.group.count)
         identity[:, 0] = 1
-    with _evaluating(net):
-        found, expected = net._answer(run.images, identity).logits, run.answer
+    with evaluating(net):
+        start = net._run(run.images, net._record(run.images, identity))
+    found, expected = start.logits, run.answer
     if found.shape != expected.shape:
         raise UserError(f"the converted network answers {tuple(found.shape)}, the original {tuple(expected.shape)}")
     if not expected.numel():
-        return
+        return start
     size = float(expected.abs().max())
     apart = float((found - expected).abs().max()) / (size or 1.0)
     if not apart <= max(TOLERANCE, 16 * torch.finfo(expected.dtype).eps):
@@ -412,3 +440,4 @@ def _check_start(net: Converted, run: _Run, *, from_identity: bool) -> None:
             f"the converted network does not have the original's answers: they differ by {apart:.1e} of the largest "
             f"one ({size:.3g}). Does an image's answer depend on the others of its batch, or on chance?"
         )
+    return start

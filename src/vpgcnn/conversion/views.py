@@ -19,19 +19,35 @@ from torch.overrides import TorchFunctionMode, get_default_nowrap_functions
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from vpgcnn._ops.autograd import Function
-from vpgcnn._ops.weighted_norm import batch_norm
+from vpgcnn._ops.weighted_norm import batch_norm, batch_norm_by_first
 from vpgcnn.errors import UserError
 from vpgcnn.features import Trace, merged, recorded
 from vpgcnn.groups import Group
 from vpgcnn.levels import Distribution
 
-__all__ = ["Matrix", "Record", "Tracking", "Views", "attach", "coverage", "record_of"]
+__all__ = ["Decided", "Matrix", "NeedsAll", "Record", "Tracking", "Views", "attach", "coverage", "on_grid", "record_of"]
 
 Matrix = tuple[tuple[int, int], tuple[int, int]]
 """An orthogonal 2×2 matrix of whole numbers."""
 _Function = Callable[..., Any]
 Grads = dict[tuple[str, int], Tensor]
 """Gradients of decisions (layer, number of the tensor) on their way to where the decision was made."""
+
+
+class NeedsAll(Exception):  # noqa: N818 (no error: another way is taken)
+    """Raised where views that were left out turn out to be needed."""
+
+
+class Decided(Exception):  # noqa: N818 (no error: an answer)
+    """Raised once a level has decided, if nothing else was asked.
+
+    Args:
+        q: What it decided.
+    """
+
+    def __init__(self, q: Distribution) -> None:
+        super().__init__()
+        self.q = q
 
 
 class Views(Tensor):
@@ -99,6 +115,9 @@ class Record:
         pooled: Whether the views were averaged already; then only the trace is of use.
         grads: This call's gradients across checkpoints, see `_Carry`; None where nothing is trained.
         severed: Whether the trace has no graph here, because a reentrant checkpoint keeps it apart.
+        kept: The numbers of the views that are run, if some are left out because they count by 0.
+        known: Decisions that were made beforehand, by layer.
+        peeks: Whether only the first decision is asked for.
     """
 
     group: Group
@@ -111,22 +130,47 @@ class Record:
     pooled: bool = False
     grads: Grads | None = None
     severed: bool = False
+    kept: tuple[int, ...] | None = None
+    known: Trace = dataclasses.field(default_factory=dict)
+    peeks: bool = False
+
+    @property
+    def shown(self) -> tuple[int, ...]:
+        """The numbers of the views that are run."""
+        return tuple(range(self.group.count)) if self.kept is None else self.kept
 
     @property
     def count(self) -> int:
-        """m, the number of views of each image."""
-        return self.group.count
+        """The number of views of each image that are run: m, unless some are left out."""
+        return self.group.count if self.kept is None else len(self.kept)
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """Rows `(B·count, …)` among those of all views, `(B·m, …)`; 0 for views that are not run."""
+        views = rows.unflatten(0, (-1, self.count))
+        every = views.new_zeros(len(views), self.group.count, *views.shape[2:])
+        every[:, self.kept] = views
+        return every.flatten(0, 1)
+
+    def restricted(self, rows: Tensor) -> Tensor:
+        """Those rows of all views, `(B·m, …)`, whose views are run: `(B·count, …)`."""
+        return rows.unflatten(0, (-1, self.group.count))[:, self.kept].flatten(0, 1)
 
     def fits(self, tensor: Tensor) -> bool:
         """Whether the rows of a tensor are the views."""
         return not self.pooled and tensor.dim() > 0 and _equal(tensor.shape[0], self.size)
 
     def weights_at(self, values: Tensor) -> Tensor | None:
-        """The weights `(B, m)`, or None, with a gradient also where a checkpoint keeps the levels apart.
+        """The weights of the views that are run, `(B, count)`, or None.
+
+        They have a gradient also where a checkpoint keeps the levels apart.
 
         Args:
             values: The tensor that carries this record.
         """
+        weights = self._weights_of_all(values)
+        return weights if weights is None or self.kept is None else weights[:, self.kept]
+
+    def _weights_of_all(self, values: Tensor) -> Tensor | None:
         if self.rule is None or not self._bridges(values):
             return self.weights
         return _evaluated(self.rule, self.trace_at(values))
@@ -160,7 +204,7 @@ class Record:
         trace = recorded(self.trace, layer, q)
         name = next(reversed(trace))
         rule = _Level(name, self.rule)
-        weights = _narrowed(_on_grid(q), self.weights_at(values))
+        weights = _narrowed(on_grid(q), self._weights_of_all(values))
         severed = self.severed
         if self.grads is not None:
             severed = severed or not torch.is_grad_enabled()
@@ -234,7 +278,8 @@ def _shared(one: Tensor, two: Tensor) -> Tensor:
     return kept / kept.sum(dim=1, keepdim=True)
 
 
-def _on_grid(q: Distribution) -> Tensor:
+def on_grid(q: Distribution) -> Tensor:
+    """The weights of all views, `(B, m)`, by a decision."""
     # In the precision of θ: a window on the identity alone then has a weight of exactly 0 elsewhere.
     return q.weights(q.group.grid(dtype=q.theta.dtype, device=q.theta.device))
 
@@ -243,7 +288,7 @@ def _evaluated(rule: _Rule, trace: Trace) -> Tensor:
     if isinstance(rule, _Both):
         return _shared(_evaluated(rule.one, trace), _evaluated(rule.two, trace))
     before = None if rule.before is None else _evaluated(rule.before, trace)
-    return _narrowed(_on_grid(trace[rule.layer]), before)
+    return _narrowed(on_grid(trace[rule.layer]), before)
 
 
 # ---------------------------------------------------------------- gradients across reentrant checkpoints
@@ -402,7 +447,10 @@ def _batch_norm(
         raise ValueError(
             f"Expected more than 1 value per channel when training, got views of size {tuple(input.shape)}"
         )
-    return batch_norm(input, rows, share, running_mean, running_var, weight, bias, momentum, eps)
+    rest = (running_mean, running_var, weight, bias, momentum, eps)
+    if share is None:
+        return batch_norm_by_first(input, record.count, input.shape[0] // record.size, *rest)
+    return batch_norm(input, rows, share, *rest)
 
 
 def _torch_batch_norm(

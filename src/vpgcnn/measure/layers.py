@@ -27,8 +27,12 @@ from vpgcnn.testing import flat
 
 __all__ = ["Call", "LayerError", "layer_errors", "layers_of", "recorded", "still"]
 
-WHOLE = (LiftConv2d, GroupConv2d, GroupBatchNorm, GroupPool, SpatialPool)
-"""Modules that count as one layer, although they have submodules."""
+WHOLE = (
+    LiftConv2d, GroupConv2d, GroupBatchNorm, GroupPool, SpatialPool,
+    nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.Linear,
+)  # fmt: skip
+"""Modules that count as one layer, although they may have submodules: also convolutions that hold their padding and
+norms that hold their activation, as subclasses of torch's do."""
 
 
 @dataclass(frozen=True)

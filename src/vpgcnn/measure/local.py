@@ -23,6 +23,10 @@ from vpgcnn.measure.scores import as_logits
 
 __all__ = ["LocalError", "local_error", "local_speed"]
 
+MEMORY = 1e9
+"""Bytes that the derivatives of some images at a time may need, roughly."""
+COPIES = 5
+"""How many times the inputs and outputs of all layers a derivative needs at once: these, copies, motions, gradients."""
 STEPS = {torch.float64: 1e-7}
 STEP = 1e-3
 """Step of a central difference as a share of an image's size, in double and in lower precision. Networks are linear
@@ -63,7 +67,13 @@ def local_speed(predict: Callable[[Tensor], object], images: Tensor, kind: Kind)
 
 
 def local_error(
-    model: nn.Module, images: Tensor, kind: Kind, *, draws: int = 16, generator: torch.Generator | None = None
+    model: nn.Module,
+    images: Tensor,
+    kind: Kind,
+    *,
+    draws: int = 16,
+    generator: torch.Generator | None = None,
+    memory: float = MEMORY,
 ) -> LocalError:
     """The Lie derivative of a classifier, and the contribution of each of its layers.
 
@@ -75,18 +85,31 @@ def local_error(
         kind: "rotation" or "hue".
         draws: With more classes than this, the norms of contributions are estimated from so many random directions.
         generator: Source of the random directions; a fixed one by default.
+        memory: Bytes that may be used, roughly: so many images are taken at a time, at least one.
     """
     check_images(images, kind)
     with still(model):
-        derivative, logits = local_speed(model, images, kind)
-        layers = _contributions(model, images, kind, draws, generator)
+        many = _fitting(model, images, memory)
+        parts = images.split(many)
+        speeds = [local_speed(model, part, kind) for part in parts]
+        derivative, logits = (torch.cat(column) for column in zip(*speeds, strict=True))
+        directions = _directions(logits, draws, generator)
+        rows = [_contributions(model, part, kind, directions) for part in parts]
+        layers = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
     absolute, size = (torch.linalg.vector_norm(values, dim=1) for values in (derivative, logits))
     return LocalError(absolute, absolute / size.clamp_min(torch.finfo(images.dtype).tiny), layers)
 
 
-def _contributions(
-    model: nn.Module, images: Tensor, kind: Kind, draws: int, generator: torch.Generator | None
-) -> dict[str, Tensor]:
+def _fitting(model: nn.Module, images: Tensor, memory: float) -> int:
+    """How many images fit the memory, by what the layers take and give for the first one."""
+    with torch.no_grad(), recorded(model, 1) as calls:
+        model(images[:1])
+    parts = [part for call in calls for side in (call.given, call.gave) for part in _parts(side)]
+    own = COPIES * sum(part.numel() * part.element_size() for part in parts)
+    return max(1, min(len(images), int(memory // max(own, 1))))
+
+
+def _contributions(model: nn.Module, images: Tensor, kind: Kind, directions: Tensor) -> dict[str, Tensor]:
     """For each layer m the norm of J L, where L is its Lie derivative and J the Jacobian of all later layers.
 
     In a direction v of the logits it is ⟨∂v/∂x, ẋ⟩ through m alone, minus ⟨∂v/∂y, ẏ⟩, where m maps x to y, and ẋ, ẏ
@@ -106,7 +129,6 @@ def _contributions(
                     ends.append(part)
                     moving.append(step)
                     signs.append((call.name, sign))
-    directions = _directions(logits, draws, generator)
     names = [*dict.fromkeys(call.name for call in calls), BETWEEN]
     squares = torch.zeros(len(names), len(images), dtype=images.dtype, device=images.device)
     start = speed(images, kind)

@@ -12,12 +12,16 @@ from vpgcnn.apps.commands.common import data_dir_option, parser
 from vpgcnn.errors import UserError
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from vpgcnn.lab.data.config import DataConfig
     from vpgcnn.lab.networks import PlainConfig
     from vpgcnn.lab.training.checkpoint import Card
 
-ABOUT = """Make an ordinary network (a ResNet in plain PyTorch) equivariant to hue shifts, quarter turns, reflections or
-several of them, as far as a level for each image allows. The converted network starts with the answers of the original;
-the command checks this on real images before it writes the file. Then fine-tune it."""
+ABOUT = """Make an ordinary network (a ResNet in plain PyTorch, or what a function of yours returns) equivariant to hue
+shifts, quarter turns, reflections or several of them, as far as a level for each image allows. The converted network
+starts with the answers of the original; the command checks this on images before it writes the file. Then fine-tune
+it."""
 EXAMPLES = """examples:
   vpgcnn train flowers102 --network resnet18-small --out runs/plain      an ordinary network to start with
   vpgcnn convert runs/plain --hues 3 --out runs/plain-hues.safetensors
@@ -25,14 +29,17 @@ EXAMPLES = """examples:
   vpgcnn convert runs/plain --rotations 4 --levels layer4
   vpgcnn convert runs/plain --group "Product(Dihedral(4), Hue(3))"
   vpgcnn convert resnet18.safetensors --config card.json --hues 3        weights with torchvision's names
+  vpgcnn convert my_models:resnet --weights trained.safetensors --hues 3 --size 224 --classes names.txt
+      any network: a function without arguments in my_models.py, here or installed, or code/net.py:build. Without
+      --weights, the function loads them. Later commands need the file that holds the function, because it is code:
+  vpgcnn --use my_models.py evaluate converted.safetensors     and train --start, diagnose, serve, export, hub
 
-Weights that vpgcnn did not write need a card, which describes their network:
+ResNet weights that vpgcnn did not write need a card, which describes their network:
   {"model": {"name": "plain", "width": 64}, "classes": ["daisy", "rose"], "channels": 3, "size": 224,
    "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
-
-To convert any other network, use Python: from vpgcnn import convert
 """
-CHECKED = 256
+CHECKED, FEW = 256, 32
+"""Images on which the answers are compared: as many if they are small, fewer if they are large."""
 LARGEST = 1e-5
 """Largest accepted difference of logits, relative to the largest logit."""
 
@@ -41,7 +48,20 @@ def main(arguments: list[str]) -> int:
     """Convert a network."""
     command = parser("convert", ABOUT)
     command.epilog = EXAMPLES
-    command.add_argument("run", type=Path, help="folder of a run, or a weights file")
+    command.add_argument("run", type=Path, help="folder of a run, a weights file, or MODULE:FUNCTION")
+    command.add_argument("--weights", type=Path, help="safetensors file with the weights of MODULE:FUNCTION")
+    command.add_argument("--size", type=int, default=224, help="image side that MODULE:FUNCTION takes (default: 224)")
+    command.add_argument(
+        "--mean", type=float, nargs="+", default=[0.0],
+        help="MODULE:FUNCTION expects (pixels - mean) / std, with pixels in [0, 1]: one number, or one per channel",
+    )  # fmt: skip
+    command.add_argument("--std", type=float, nargs="+", default=[1.0], help="see --mean")
+    command.add_argument("--grey", action="store_true", help="MODULE:FUNCTION takes images with one channel")
+    command.add_argument(
+        "--classes",
+        type=Path,
+        help="text file with class names for MODULE:FUNCTION, one per line (default: numbers)",
+    )
     command.add_argument("--hues", type=int, default=1, help="number of hue shifts, such as 3 (default: no hue shifts)")
     command.add_argument("--rotations", type=int, default=1, help="number of rotations, 2 or 4 (default: no rotations)")
     command.add_argument("--mirror", action="store_true", help="include reflections")
@@ -59,8 +79,9 @@ def main(arguments: list[str]) -> int:
         "--until", default="", help="pool the views after this module, such as layer3 (default: the end)"
     )
     command.add_argument(
-        "--mix", choices=("pointwise", "full", "none"), default="pointwise",
-        help="how a convolution sees other views: through 1×1 kernels (default), kernels of its size, or not at all",
+        "--mix", choices=("auto", "pointwise", "full", "none"), default="auto",
+        help="how convolutions see other views: through 1×1 kernels, kernels of their size, or not at all; auto "
+        "(default): the last ones, for at most a twentieth of the multiplications",
     )  # fmt: skip
     command.add_argument("--config", type=Path, help="card (JSON file) for weights that vpgcnn did not write")
     command.add_argument("--out", type=Path, help="file to write (default: converted.safetensors next to the weights)")
@@ -70,10 +91,18 @@ def main(arguments: list[str]) -> int:
     from vpgcnn.lab.training.checkpoint import read_card
     from vpgcnn.lab.training.run import chosen_weights
 
-    weights = options.run if options.config else chosen_weights(options.run)
+    function = str(options.run) if ":" in str(options.run) and not options.run.exists() else ""
+    if options.weights and not function:
+        raise UserError("--weights belongs to MODULE:FUNCTION: give a weights file of vpgcnn as it is")
+    if function:
+        weights = options.weights or Path("converted.safetensors")
+    else:
+        weights = options.run if options.config else chosen_weights(options.run)
     target = options.out or weights.parent / "converted.safetensors"
     if target.suffix != ".safetensors":
         raise UserError(f"--out must end in .safetensors, got {target.name!r}")
+    if function:
+        return _convert_function(function, target, options)
     card = _foreign_card(options.config) if options.config else read_card(weights)
     if not isinstance(card.model, PlainConfig):
         raise UserError(
@@ -112,13 +141,76 @@ def _chosen(before: PlainConfig, options: argparse.Namespace) -> PlainConfig:
     )  # fmt: skip
 
 
-def _convert(card: Card, config: PlainConfig, weights: Path, target: Path, options: argparse.Namespace) -> int:
+def _convert_function(function: str, target: Path, options: argparse.Namespace) -> int:
+    """Convert what a function of the user returns."""
     import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
 
-    from vpgcnn.apps.commands.use import data_of, test_images
+    from vpgcnn.features import output_of
     from vpgcnn.lab.data.config import DataConfig
-    from vpgcnn.lab.networks import count_parameters
-    from vpgcnn.lab.training.checkpoint import load_foreign, load_model, save_model, started
+    from vpgcnn.lab.networks import PlainConfig, PlainNet
+    from vpgcnn.lab.plugins import allow_network, build_network
+    from vpgcnn.lab.training.checkpoint import Card, load_weights
+
+    if options.config:
+        raise UserError("--config belongs to weights files: MODULE:FUNCTION takes --size, --mean, --std and --classes")
+    if options.size < 1:
+        raise UserError(f"--size must be at least 1, got {options.size}")
+    config = _chosen(PlainConfig(factory=function, example=options.size), options)
+    if config.group.order == 1:
+        raise UserError("no group to convert to: give --hues 3, --rotations 4, --mirror, or several of them")
+    allow_network(function)
+    network, channels = build_network(function).eval(), 1 if options.grey else 3
+    if options.weights:
+        if not options.weights.is_file():
+            raise UserError(f"there is no weights file {options.weights}")
+        try:
+            load_weights(network, load_file(options.weights), options.weights)
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{options.weights} is damaged or not a safetensors file: {error}") from error
+    shape = (2, channels, options.size, options.size)
+    try:
+        with torch.no_grad():
+            logits = output_of(network(torch.full(shape, 0.5)))
+    except Exception as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise UserError(f"{function} does not accept images {shape}: {reason[-1]} (see --size and --grey)") from error
+    if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or len(logits) != 2:
+        raise UserError(f"{function} is not a classifier: it turns images {shape} into {tuple(logits.shape)}")
+    names = tuple(_lines(options.classes)) or tuple(map(str, range(logits.shape[1])))
+    if len(names) != logits.shape[1]:
+        raise UserError(f"{options.classes} has {len(names)} names, but {function} has {logits.shape[1]} classes")
+    card = Card(config, names, channels, options.size, tuple(options.mean), tuple(options.std))
+    before = PlainNet(
+        replace(config, group=PlainConfig().group), channels, len(names), card.mean, card.std
+    ).eval()  # fmt: skip
+    before.network = network
+    after = PlainNet(config, channels, len(names), card.mean, card.std)
+    after.network = after.converted(network)
+    data = DataConfig(name="", size=options.size)
+    return _written(card, before, after.eval(), data, function, target, options)
+
+
+def _stem(function: str) -> str:
+    """The name of the file that holds a function, without .py."""
+    where = function.rpartition(":")[0]
+    return Path(where).stem if where.endswith(".py") else where.rpartition(".")[2]
+
+
+def _lines(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    try:
+        return [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read class names from {path}: {error}") from error
+
+
+def _convert(card: Card, config: PlainConfig, weights: Path, target: Path, options: argparse.Namespace) -> int:
+    from vpgcnn.apps.commands.use import data_of
+    from vpgcnn.lab.data.config import DataConfig
+    from vpgcnn.lab.training.checkpoint import load_foreign, load_model, started
 
     if options.config:
         before = load_foreign(weights, card)
@@ -128,7 +220,26 @@ def _convert(card: Card, config: PlainConfig, weights: Path, target: Path, optio
         before, _ = load_model(weights)
         network, _ = started(replace(card, model=config), weights)
     data = DataConfig(name=card.dataset, size=card.size) if options.config else data_of(weights, card)
-    images, what = test_images(card, data, options.data_dir, CHECKED)
+    return _written(replace(card, model=config), before, network, data, str(weights), target, options)
+
+
+def _written(
+    card: Card,
+    before: nn.Module,
+    network: nn.Module,
+    data: DataConfig,
+    source: str,
+    target: Path,
+    options: argparse.Namespace,
+) -> int:
+    """Write the converted network, if it has the answers of the original."""
+    import torch
+
+    from vpgcnn.apps.commands.use import test_images
+    from vpgcnn.lab.networks import count_parameters
+    from vpgcnn.lab.training.checkpoint import save_model
+
+    images, what = test_images(card, data, options.data_dir, CHECKED if card.size < 128 else FEW)
     with torch.no_grad():
         pairs = [
             (before.eval()(part)[0], network.eval()(part)[0])
@@ -136,17 +247,17 @@ def _convert(card: Card, config: PlainConfig, weights: Path, target: Path, optio
         ]  # fmt: skip
     size = max(float(one.abs().max()) for one, _ in pairs)
     difference = max(float((one - two).abs().max()) for one, two in pairs) / max(size, 1e-12)
-    if not config.level.is_full and not difference <= LARGEST:
+    if not card.model.level.is_full and not difference <= LARGEST:
         raise UserError(
             f"nothing was written: the converted network's logits differ by {difference:.1e} of the largest on {what}"
         )
-    save_model(target, network, replace(card, model=config), {"converted": str(weights)})
+    save_model(target, network, card, {"converted": source})
     print(f"logits differ by at most {difference:.1e} of the largest on {what}")  # noqa: T201
     parameters = count_parameters(before), count_parameters(network)
-    order = network.group.order  # type: ignore[union-attr]
-    print(f"{parameters[0]:,} parameters before, {parameters[1]:,} after; about {order} times the computation")  # noqa: T201
-    where = ["--data", data.name] if Path(data.name).exists() else ["RECIPE"]
-    again = shlex.join(["vpgcnn", "train", *where, "--start", str(target)])
+    print(f"{parameters[0]:,} parameters before, {parameters[1]:,} after; {network.network.cost}")  # type: ignore[union-attr]  # noqa: T201
+    where = ["--data", data.name] if data.name and Path(data.name).exists() else ["RECIPE"]
+    use = ["--use", f"{_stem(card.model.factory)}.py"] if card.model.factory else []  # type: ignore[union-attr]
+    again = shlex.join(["vpgcnn", *use, "train", *where, "--start", str(target)])
     print(f"written: {target}; fine-tune it with: {again}")  # noqa: T201
     return 0
 

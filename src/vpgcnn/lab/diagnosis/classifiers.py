@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import math
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vpgcnn.errors import UserError
+from vpgcnn.lab.plugins import build_network
 from vpgcnn.lab.training.checkpoint import Card, load_model
 from vpgcnn.lab.training.run import chosen_weights
 from vpgcnn.measure.scores import as_logits
@@ -104,8 +102,13 @@ class Standardised(nn.Module):
         self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1), persistent=False)
 
+    def standardised(self, images: Tensor) -> Tensor:
+        """(images − mean) / std."""
+        ready: Tensor = (images - self.mean.to(images)) / self.std.to(images)  # type: ignore[operator]
+        return ready
+
     def forward(self, images: Tensor) -> Tensor:
-        ready = (images - self.mean.to(images)) / self.std.to(images)  # type: ignore[operator]
+        ready = self.standardised(images)
         dtype = next((part.dtype for part in self.network.parameters() if part.is_floating_point()), ready.dtype)
         return as_logits(self.network(ready.to(dtype))).to(ready.dtype)
 
@@ -148,7 +151,7 @@ def open_classifier(
     if path.is_dir() or path.suffix == ".safetensors":
         return _from_run(path, device)
     if ":" in text:
-        module = Standardised(_built(text), mean, std).to(device).eval()
+        module = Standardised(build_network(text), mean, std).to(device).eval()
         return _from_module(text, module, size or USUAL, channels, device)
     raise UserError(f"{text!r} is not a classifier: give {FORMS}")
 
@@ -162,41 +165,6 @@ def _from_run(path: Path, device: torch.device | str) -> Classifier:
 
 def _from_module(name: str, module: nn.Module, size: int, channels: int, device: torch.device | str) -> Classifier:
     return Classifier(name, lambda images: module(images.to(device)), size, channels, module=module)
-
-
-def _built(text: str) -> nn.Module:
-    """Call the function that MODULE:FUNCTION or file.py:FUNCTION names. It is the user's code."""
-    where, _, name = text.rpartition(":")
-    try:
-        if where.endswith(".py"):
-            path = Path(where)
-            if not path.is_file():
-                raise UserError(f"there is no file {where}")
-            spec = importlib.util.spec_from_file_location(path.stem, path)
-            assert spec is not None
-            assert spec.loader is not None
-            module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-            sys.path.insert(0, str(path.parent.resolve()))
-            spec.loader.exec_module(module)
-        else:
-            sys.path.insert(0, str(Path.cwd()))
-            module = importlib.import_module(where)
-    except UserError:
-        raise
-    except ModuleNotFoundError as error:
-        raise UserError(f"cannot import {where!r}: {error}; or give {FORMS}") from error
-    except Exception as error:
-        raise UserError(f"cannot import {where!r}: {type(error).__name__}: {error}") from error
-    function = getattr(module, name, None)
-    if function is None:
-        raise UserError(f"{where} has no {name!r}")
-    try:
-        model = function if isinstance(function, nn.Module) else function()
-    except Exception as error:
-        raise UserError(f"{text} failed: {type(error).__name__}: {error}") from error
-    if not isinstance(model, nn.Module):
-        raise UserError(f"{text} must return a torch.nn.Module, got {type(model).__name__}")
-    return model
 
 
 def _from_script(

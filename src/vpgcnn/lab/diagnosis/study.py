@@ -12,8 +12,9 @@ from torch import Tensor
 
 from vpgcnn.errors import UserError
 from vpgcnn.lab.data.stream import ImageFolder, printable
-from vpgcnn.lab.diagnosis.classifiers import Classifier
+from vpgcnn.lab.diagnosis.classifiers import Classifier, Standardised
 from vpgcnn.lab.training.progress import Quiet
+from vpgcnn.levels import Level
 from vpgcnn.measure import (
     Evidence,
     LocalError,
@@ -254,10 +255,13 @@ def _classes(classifier: Classifier, folder: ImageFolder, names: Sequence[str] |
 
 
 def _theta(classifier: Classifier, images: Tensor) -> dict[str, Tensor]:
-    """θ for networks of vpgcnn, nothing for others."""
-    if classifier.card is None or classifier.module is None:
+    """θ for networks of vpgcnn and converted ones, nothing for others."""
+    if not isinstance(classifier.module, Standardised):
         return {}
-    return read_levels(classifier.module.get_submodule("network"), images).per_image().theta
+    if not any(isinstance(part, Level) for part in classifier.module.modules()):
+        return {}
+    ready = classifier.module.standardised(images)
+    return read_levels(classifier.module.get_submodule("network"), ready).per_image().theta
 
 
 def _local(classifier: Classifier, images: Tensor, kind: Kind) -> tuple[LocalError | None, list[str]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from vpgcnn.lab.diagnosis.study import SENSITIVE, Study
 from vpgcnn.measure.evidence import cautious
 
@@ -106,10 +108,20 @@ def _accuracy(study: Study) -> str:
     )
 
 
+def _chance(study: Study) -> float:
+    """How often the classifier would be right if it always chose the most frequent class of the folder.
+
+    A model may have more classes than the folder: then only as far as its answers are classes of the folder.
+    """
+    labels = study.orbit.labels
+    among = torch.isin(study.orbit.guesses[0], labels.unique()).float().mean()
+    return float(labels.bincount().max()) / len(labels) * float(among)
+
+
 def _advice(study: Study, sensitive: bool, helps: bool | None) -> str:
     right = study.orbit.right[0]
     mean, error = cautious(right)
-    if mean <= float(study.orbit.labels.bincount().max()) / len(right) + 2 * error:
+    if mean <= _chance(study) + 2 * error:
         return "chance"
     lost, doubt = study.loses(study.orbit.labels >= 0)
     if not sensitive and not (lost >= SENSITIVE and lost >= 2 * doubt):

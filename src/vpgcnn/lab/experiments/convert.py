@@ -23,7 +23,8 @@ def plain(level: LevelSpec | None = None) -> Change:
     def change(config: TrainConfig) -> TrainConfig:
         assert isinstance(config.model, ColorConfig)
         group = NO_GROUP if level is None else Hue(3)
-        model = replace(PLAIN_RESNET, width=config.model.width, group=group, level=level or Full())
+        width = config.model.width
+        model = replace(PLAIN_RESNET, width=width, group=group, level=level or Full(), mix="pointwise")
         return replace(config, model=model)
 
     return change

@@ -130,6 +130,10 @@ class PlainConfig:
     """basic: two 3×3 convolutions. bottleneck: 1×1, 3×3 and 1×1 to four times as many channels (ResNet50)."""
     stem: Literal["large", "small"] = "large"
     """large: a 7×7 convolution of stride 2 and a pool. small: a 3×3 convolution, for images of 32 pixels or fewer."""
+    factory: str = ""
+    """MODULE:FUNCTION that makes another network, which takes standardised images; the settings above do not count."""
+    example: int = 64
+    """Side of the images on which the conversion is tried."""
     group: Group = NO_GROUP
     """What it is converted to: Hue(m), Rotations(4) or (2), Dihedral(4), a Product of them; none: nothing."""
     level: LevelSpec = Full()
@@ -140,8 +144,9 @@ class PlainConfig:
     """Those of them that have a level; empty for the last."""
     until: str = ""
     """The module after which views are pooled and the rest is ordinary, such as layer3; empty for the end."""
-    mix: Literal["pointwise", "full", "none"] = "pointwise"
-    """How convolutions see other views: through 1×1 kernels, through kernels of their size, or not at all."""
+    mix: Literal["auto", "pointwise", "full", "none"] = "auto"
+    """How convolutions see other views: through 1×1 kernels, through kernels of their size, or not at all. auto: the
+    last ones, for at most a twentieth of the multiplications."""
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from vpgcnn.conversion import Converted, convert
 from vpgcnn.errors import UserError
-from vpgcnn.features import Prediction
+from vpgcnn.features import Prediction, output_of
 from vpgcnn.lab.networks.base import EXPANSION, Features, ImageNetwork, block_shapes
 from vpgcnn.lab.networks.config import PlainConfig
+from vpgcnn.lab.plugins import trusted_network
 from vpgcnn.lab.specs import text
 from vpgcnn.levels import LevelSpec, Shared, Variational, Window
 
@@ -111,14 +112,37 @@ class PlainNet(ImageNetwork):
         self.config, self.group = config, config.group
         if self.group.order is None:
             raise UserError(f"a plain network can only be converted to a finite group, got {text(self.group)}")
-        self.network: nn.Module = ResNet(config, in_channels, classes)
+        self.network: nn.Module
+        if config.factory:
+            self.network = trusted_network(config.factory)
+            self._check_classes(in_channels, classes)
+        else:
+            self.network = ResNet(config, in_channels, classes)
         if self.group.order > 1:
             self.network = self.converted(self.network)
+
+    def _check_classes(self, in_channels: int, classes: int) -> None:
+        """Refuse a network with another number of classes than the images have."""
+        shape = (2, in_channels, self.config.example, self.config.example)
+        try:
+            with torch.no_grad():
+                logits = output_of(self.network.eval()(torch.full(shape, 0.5)))
+        except Exception as error:
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise UserError(f"{self.config.factory} does not accept images {shape}: {reason[-1]}") from error
+        finally:
+            self.network.train()
+        if logits.shape != (2, classes):
+            raise UserError(
+                f"{self.config.factory} answers {tuple(logits.shape)} for 2 images, but there are {classes} classes: "
+                "let the function give its network a last layer for these"
+            )
 
     def converted(self, network: nn.Module) -> Converted:
         """Convert another network of this shape to the group; it starts with that network's answers."""
         config = self.config
-        example = torch.rand(1, network.conv1.in_channels, 64, 64)  # type: ignore[union-attr, arg-type]
+        first = next(part for part in network.modules() if isinstance(part, nn.Conv2d))
+        example = torch.rand(1, first.in_channels, config.example, config.example)
         return convert(
             network, self.group, level=self._closed(config.level), layers=config.layers or None,
             levels=config.levels or None, until=config.until or None, mix=config.mix,
@@ -140,7 +164,7 @@ class PlainNet(ImageNetwork):
     def _ordinary(self) -> ResNet:
         if not isinstance(self.network, ResNet):
             raise UserError(
-                "the features of a converted network cannot be read, because its views are pooled after the head"
+                "the features of this network cannot be read: it is converted (views are pooled last), or no ResNet"
             )
         return self.network
 
@@ -152,4 +176,8 @@ class PlainNet(ImageNetwork):
         if isinstance(self.network, Converted):
             answer: Prediction = self.network(images)
             return answer
+        if self.config.factory:
+            logits = output_of(self.network(self.standardised(images)))
+            assert isinstance(logits, Tensor)
+            return Prediction(logits, {})
         return super().forward(images)

@@ -166,6 +166,11 @@ def started(card: Card, path: Path) -> tuple[nn.Module, str]:
         raise UserError(f"{path} has another augmenter ({theirs.augmenter.kind}) than this run ({card.augmenter.kind})")
     same = theirs.classes == card.classes
     if theirs.model == card.model:
+        if not same and isinstance(card.model, PlainConfig) and card.model.factory:
+            raise UserError(
+                f"{path} has the classes {', '.join(theirs.classes[:3])}, …, but the images have "
+                f"{', '.join(card.classes[:3])}, …: give them to `vpgcnn convert --classes`, in the order of its logits"
+            )
         model = card.build()
         random = model.state_dict()
         fresh = [] if same else [name for name in random if HEAD.search(name) and not name.startswith("ranges.")]
@@ -215,7 +220,7 @@ def _of(theirs: ModelConfig, ours: ModelConfig) -> PlainConfig | None:
     """Their network, if ours is the same one converted to a group."""
     if not (isinstance(theirs, PlainConfig) and isinstance(ours, PlainConfig)) or theirs.group.order != 1:
         return None
-    shape = ("width", "depths", "block", "stem")
+    shape = ("width", "depths", "block", "stem", "factory")
     return theirs if all(getattr(theirs, name) == getattr(ours, name) for name in shape) else None
 
 

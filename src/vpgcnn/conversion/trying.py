@@ -1,0 +1,163 @@
+"""A first run of a network that is to be converted: which convolutions see the images, in which order, at what cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from vpgcnn.conversion.views import Record, attach, record_of
+from vpgcnn.errors import UserError
+from vpgcnn.features import output_of
+from vpgcnn.groups import Group
+
+__all__ = ["Run", "evaluating", "tried"]
+
+SIZES = (224, 112, 64, 32, 28, 299)
+"""Sides of the images that `convert` tries where it gets no example."""
+
+
+class Run(NamedTuple):
+    """One evaluation of the original: what ran, the images and their answer.
+
+    Args:
+        convs: The convolutions that see the images, in the order they ran.
+        images: `(B, C, H, W)`, before standardisation.
+        answer: What the original answers.
+        maps: For each convolution, the height and width of its output each time it ran.
+        before: For each convolution, the multiplications for one image until its first output.
+        inside: Multiplications for one image until the views are pooled.
+        whole: Multiplications for one image in all.
+    """
+
+    convs: list[str]
+    images: Tensor
+    answer: Tensor
+    maps: dict[str, list[tuple[int, int]]]
+    before: dict[str, int]
+    inside: int
+    whole: int
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; each module then gets its own mode back."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _examples(model: nn.Module, convs: dict[str, Any]) -> Iterator[Tensor]:
+    """Random images of the sizes that the model may take, its own first."""
+    first = next(iter(convs.values()))
+    like = next(first.parameters())
+    config = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None) or {}
+    size = config.get("input_size") if isinstance(config, dict) else getattr(config, "input_size", None)
+    channels, *sides = size or (first.in_channels,)
+    own = getattr(model, "image_size", None)
+    shapes = [tuple(sides)] if sides else [(own, own)] if isinstance(own, int) else []
+    generator = torch.Generator().manual_seed(0)
+    for height, width in [*shapes, *((side, side) for side in SIZES if (side, side) not in shapes)]:
+        yield torch.rand(2, channels, height, width, generator=generator).to(like)
+
+
+def tried(
+    network: nn.Module,
+    convs: dict[str, Any],
+    group: Group,
+    until: str | None,
+    standard: tuple[Tensor, ...],
+    example: Tensor | None,
+) -> Run:
+    """Run the original on an example."""
+    problem: Exception | None = None
+    for images in _examples(network, convs) if example is None else [example[:2]]:
+        images = images.to(next(network.parameters()).device)
+        try:
+            return _observed(network, convs, group, until, standard, images)
+        except UserError:
+            raise
+        except Exception as error:  # whatever a network raises for images that it does not take
+            problem = error
+    what = "images of the usual sizes" if example is None else f"the example {tuple(example.shape)}"
+    wish = ": pass example=, images as it takes them" if example is None else ""
+    reason = f"{type(problem).__name__}: {problem}".split("\n")[0]
+    raise UserError(f"the network does not run on {what}{wish} ({reason})") from problem
+
+
+def _observed(
+    network: nn.Module,
+    convs: dict[str, Any],
+    group: Group,
+    until: str | None,
+    standard: tuple[Tensor, ...],
+    images: Tensor,
+) -> Run:
+    ran: list[str] = []
+    blind: list[str] = []  # what does not see the images, as far as records tell
+    ended: list[tuple[int, int]] = []
+    maps: dict[str, list[tuple[int, int]]] = {}
+    before: dict[str, int] = {}
+    counter = FlopCounterMode(display=False)
+
+    def multiplications() -> int:
+        return counter.get_total_flops() // (2 * len(images))
+
+    def note(name: str) -> Any:
+        def hook(_: nn.Module, args: tuple[Any, ...], out: object) -> None:
+            if args and isinstance(args[0], Tensor) and isinstance(out, Tensor) and args[0].dim() == out.dim() == 4:
+                found = blind if record_of(args[0]) is None else ran
+                if out.shape[1] == convs[name].out_channels:
+                    maps.setdefault(name, []).append((out.shape[-2], out.shape[-1]))
+                    before.setdefault(name, multiplications())
+                    found += [] if name in found else [name]
+
+        return hook
+
+    hooks = [conv.register_forward_hook(note(name)) for name, conv in convs.items()]
+    if until is not None:
+        end = network.get_submodule(until)
+        hooks.append(end.register_forward_hook(lambda *_: ended.append((len(ran), multiplications()))))
+    mean, std = (each.to(images) for each in standard)
+    pixels = (images - mean) / std
+    try:
+        with evaluating(network), counter:
+            record = Record(group, (), len(images), pooled=True)
+            answer = output_of(network(attach(pixels.clone(), record)))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    lost = [name for name in blind if name not in ran and _depends(network, convs[name], pixels)]
+    if lost:
+        raise UserError(f"{lost[0]} sees a tensor that was filled with values, not computed from the images")
+    if until is not None and not ended:
+        raise UserError(f"{until} does not run in evaluation mode")
+    many, inside = (len(ran), multiplications()) if until is None else ended[0]
+    ran = ran[:many]
+    if not ran:
+        raise UserError("there is no convolution (nn.Conv2d) that sees the images in evaluation mode")
+    assert isinstance(answer, Tensor)
+    return Run(ran, images, answer.as_subclass(Tensor), maps, before, inside, multiplications())
+
+
+def _depends(network: nn.Module, conv: nn.Module, pixels: Tensor) -> bool:
+    """Whether what a convolution sees depends on the images: a positional encoding does not."""
+    seen: list[Tensor] = []
+    hook = conv.register_forward_pre_hook(lambda _, args: seen.append(args[0].clone()))
+    try:
+        with evaluating(network):
+            network(pixels)
+            many = len(seen)
+            network(pixels.flip(0, -1) * 0.7)
+    finally:
+        hook.remove()
+    return not all(torch.equal(one, two) for one, two in zip(seen[:many], seen[many:], strict=True))
