@@ -4,7 +4,7 @@ python benchmarks/own_loop.py --data-dir DATA               2,000 and 20,000 ima
 python benchmarks/own_loop.py --data-dir DATA --images 2000
 
 Trains the network with a level for each image, with the whole group, and without a group, all by the same ten lines,
-and writes results/own-loop.json: θ after each epoch, test accuracy, and accuracy of moved images.
+and writes results/scripts/own-loop.json: θ after each epoch, test accuracy, and accuracy of moved images.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, help="where the published files are (default: $VPGCNN_DATA)")
     parser.add_argument("--images", type=int, nargs="+", default=[2_000, 20_000], help="numbers of training images")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--out", type=Path, default=Path("results/own-loop.json"))
+    parser.add_argument("--out", type=Path, default=Path("results/scripts/own-loop.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = json.loads(options.out.read_text())["rows"] if options.out.exists() else []

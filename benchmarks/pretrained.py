@@ -5,7 +5,7 @@ python benchmarks/pretrained.py --data-dir DATA                            3 see
 python benchmarks/pretrained.py --data-dir DATA --arms plain open --seeds 0
 
 Images of 112 pixels. The first half of the blocks keeps its weights, and its outputs are remembered, so that a run
-takes minutes; all arms fine-tune the same second half for the same number of steps. Writes results/pretrained.json
+takes minutes; all arms fine-tune the same second half for equally many steps. Writes results/scripts/pretrained.json
 and .md after each run; what is there is not run again.
 """
 
@@ -226,7 +226,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the results")
+    parser.add_argument("--out", type=Path, default=Path("results/scripts"), help="folder of the results")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     file = options.out / "pretrained.json"

@@ -22,8 +22,8 @@ from vpgcnn.lab.report.static import to_svg
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- results: written by `make results` -->", "<!-- /results -->"
 DIGITS = EXPERIMENTS["fig-mnist67-180"]
-LOOPS = ("small-tasks", "own-loop")
-"""Results of scripts in benchmarks/."""
+SCRIPTS = ("pretrained", "own-loop", "small-tasks")
+"""Results of scripts in benchmarks/, which are in results/scripts/."""
 SHOWN = ("variational", "shared", "full", "t2")
 """The arms in the README."""
 
@@ -89,7 +89,7 @@ def results() -> dict[str, Path]:
 def results_page() -> str:
     """The whole of docs/results.md."""
     rows = {name: load(path)["rows"] for name, path in results().items()}
-    others = [ROOT / "results" / f"{name}.json" for name in LOOPS]
+    others = [ROOT / "results" / "scripts" / f"{name}.json" for name in SCRIPTS]
     pages = "\n".join(chapter(path) for path in (*results().values(), *others) if path.exists())
     return RESULTS.format(claims=table_claims(claims(), rows), pages=pages)
 

@@ -5,7 +5,7 @@ python benchmarks/small_tasks.py --only arrows --seeds 0
 
 Every task has images of two kinds: of *free* ones the class is the same in every pose, of *bound* ones the class says
 which pose it is. The default level is compared with fixed ones. Settings of the default were chosen with an eye on the
-arrows (seed 0), not on the rings. Writes results/small-tasks.json and .md.
+arrows (seed 0), not on the rings. Writes results/scripts/small-tasks.json and .md.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=TASKS, default=list(TASKS), help="tasks")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds")
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the results")
+    parser.add_argument("--out", type=Path, default=Path("results/scripts"), help="folder of the results")
     options = parser.parse_args()
     torch.set_num_threads(1)
     file = options.out / "small-tasks.json"

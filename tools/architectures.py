@@ -3,7 +3,7 @@
 Neither package is needed by vpgcnn. Where torchvision does not fit the installed torch, its two operators for boxes
 are declared here without a body, so that it can be imported: classifiers do not use them.
 
-python tools/architectures.py                  convert 150 of them and write the table to results/architectures.json
+python tools/architectures.py                  convert 150 of them; writes results/scripts/architectures.json
 python tools/architectures.py resnet18 …       those alone
 """
 
@@ -193,7 +193,7 @@ def many() -> list[str]:
 
 def main(names: Iterable[str]) -> None:
     """Try every name, write what was found after each."""
-    target = Path("results/architectures.json")
+    target = Path("results/scripts/architectures.json")
     rows: list[dict[str, Any]] = json.loads(target.read_text()) if target.exists() else []
     done = {row["name"] for row in rows}
     for name in names:

@@ -28,6 +28,7 @@ from vpgcnn.lab.training.config import OptimiserConfig
 from vpgcnn.lab.training.optimisers import make_optimiser
 from vpgcnn.lab.training.progress import Quiet
 from vpgcnn.levels import Full, GumbelSoftmax, Shared
+from vpgcnn.nn import all_elements
 from vpgcnn.objective import Elbo
 
 __all__ = ["ARMS", "COUNT", "count_flops"]
@@ -76,7 +77,7 @@ def count_flops(model: nn.Module, images: Tensor, *, expanded: bool) -> int:
         for kernel in kernels:
             kernel.allow_cyclic = not expanded
         counter = FlopCounterMode(display=False)
-        with counter, torch.no_grad():
+        with counter, torch.no_grad(), all_elements():  # as in a training step
             model.train()(images)
     finally:
         for kernel in kernels:
