@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import GetAttrKey, register_pytree_node, tree_map
 
-from vpgcnn._ops.active import Part, Use, assemble, can_read, crossed, pick, rows_of
+from vpgcnn._ops.active import Part, Use, assemble, can_read, crossed, pick, restored, rows_of
 from vpgcnn._ops.active import merged as merged_parts
 from vpgcnn._ops.precision import autocast_as
 from vpgcnn.groups import Group
@@ -343,7 +343,7 @@ class GroupFeature:
         """Compute the values that were left out; for names that a feature does not have, explain why."""
         if name == "values" and self.whole is not None:
             with torch.no_grad(), autocast_as(self.autocast, self.device):
-                values = self.whole()
+                values = restored(self.parts or (), self.whole())
             # From here on it is an ordinary feature: what a reader writes into the values, layers see.
             for part, value in (("values", values), ("parts", None), ("whole", None)):
                 object.__setattr__(self, part, value)

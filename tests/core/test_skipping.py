@@ -307,8 +307,40 @@ def test_values_are_refused_after_the_layer_has_changed() -> None:
     net, feature, _ = features()
     with torch.no_grad():
         net.convs[2].bias += 1
-    with pytest.raises(RuntimeError, match="parameters have changed"):
+    with pytest.raises(RuntimeError, match="parameters or its input have changed"):
         _ = feature.values
+
+
+def _reload(lift: LiftConv2d, images: Tensor) -> None:
+    lift.load_state_dict({key: 2 * value for key, value in lift.state_dict().items()}, assign=True)
+
+
+def _edit(lift: LiftConv2d, images: Tensor) -> None:
+    for parameter in lift.parameters():
+        parameter.data.mul_(2)
+
+
+def test_values_of_elements_in_use_are_those_that_were_computed() -> None:
+    """Images in a buffer that is used again, and parameters that are replaced, are noticed; an edit through `.data`
+    cannot be, and then only elements of weight 0 are computed anew."""
+    lift = LiftConv2d(1, 4, 3, Rotations(4), level=Fixed(0.3)).eval()
+    images = torch.rand(2, 1, 8, 8)
+    for change in (lambda _, images: images.zero_(), _reload):
+        with torch.no_grad():
+            given = images.clone()
+            feature = lift(given)
+            change(lift, given)
+            with pytest.raises(RuntimeError, match="parameters or its input have changed"):
+                _ = feature.values
+    lift = LiftConv2d(1, 4, 3, Rotations(4), level=Fixed(0.3)).eval()
+    with torch.no_grad():
+        with all_elements():
+            expected = lift(images).values
+        feature = lift(images)
+        assert feature.parts is not None
+        _edit(lift, images)
+        used = feature.weights[0] > 0
+        assert torch.allclose(feature.values[:, :, used], expected[:, :, used], atol=1e-6)
 
 
 # ---------------------------------------------------------------- when, and what it saves

@@ -29,6 +29,7 @@ __all__ = [
     "note_pair",
     "noted_pairs",
     "pick",
+    "restored",
     "rows_of",
     "split",
     "unchanged",
@@ -90,19 +91,23 @@ def can_read(weights: Tensor) -> bool:
     return weights.device.type != "cuda" or not torch.cuda.is_current_stream_capturing()
 
 
-def unchanged(function: Callable[..., Tensor], tensors: Sequence[Tensor]) -> Callable[..., Tensor]:
-    """The function, for later: it refuses to run after the tensors that it depends on have been changed."""
-    before = [None if tensor.is_inference() else tensor._version for tensor in tensors]
+def unchanged(function: Callable[..., Tensor], tensors: Callable[[], Sequence[Tensor]]) -> Callable[..., Tensor]:
+    """The function, for later: it refuses to run after the tensors that it depends on have been changed or replaced."""
+    before = _versions(tensors())
 
     def later(*values: Tensor) -> Tensor:
-        if before != [None if tensor.is_inference() else tensor._version for tensor in tensors]:
+        if before != _versions(tensors()):
             raise RuntimeError(
                 "elements of weight 0 were left out of this feature, and cannot be computed any more because the "
-                "layer's parameters have changed: read `values` before that, or use `with all_elements():`"
+                "layer's parameters or its input have changed: read `values` before that, or use `with all_elements():`"
             )
         return function(*values)
 
     return later
+
+
+def _versions(tensors: Sequence[Tensor]) -> list[tuple[int, int | None]]:
+    return [(id(tensor), None if tensor.is_inference() else tensor._version) for tensor in tensors]
 
 
 @dataclass(frozen=True)
@@ -290,10 +295,20 @@ def assemble(parts: Sequence[Part], batch: int, count: int) -> Tensor:
         out = first.values.new_zeros(batch, *shape[3:], *shape[1:3]).permute(0, 3, 4, 1, 2)
     else:
         out = first.values.new_zeros(shape)
+    return _filled(out, parts)
+
+
+def restored(parts: Sequence[Part], whole: Tensor) -> Tensor:
+    """The values of all elements, those of the parts as they were computed: whole is `(B, C, G, H, W)`."""
+    return _filled(whole.clone(), parts)
+
+
+def _filled(out: Tensor, parts: Sequence[Part]) -> Tensor:
+    """Write parts into `(B, C, G, …)`."""
     for use, values in ((part.use, part.values) for part in parts):
         if use.images is None:
             out = out.index_copy(2, _index(use.picks, out), values)
-        elif len(use.picks) == count:
+        elif len(use.picks) == out.shape[2]:
             out.index_copy_(0, _index(use.images, out), values)
         else:
             rows = _index(use.images, out)[:, None]

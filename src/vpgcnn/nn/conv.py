@@ -328,7 +328,8 @@ class _GroupConvolution(nn.Module):
         if weights is None or not uses:
             return GroupFeature(whole(), u, weights, self.group, plan.trace, plan.span)
         made = self._convolve_parts(given, shares, v, u, uses, ready)
-        later = unchanged(whole, () if ready is not None else tuple(self.parameters()))
+        inputs = [part.values for part in given]
+        later = unchanged(whole, lambda: [*inputs, *(() if ready is not None else self.parameters())])
         rest = u, weights, self.group, plan.trace, plan.span
         return GroupFeature.of_parts(made, later, *rest, autocast_now(u.device))
 

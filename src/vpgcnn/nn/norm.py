@@ -81,9 +81,8 @@ class GroupBatchNorm(nn.Module):
         if self.training and (feature.weights is not None or synchronised or is_channels_last(feature.values)):
             return feature.with_values(self._weighted(feature.values, feature.weights, synchronised))
         if not self.training:
-            numbers = self.running_mean, self.running_var, self.weight, self.bias
             by = self._by_running_statistics
-            return feature.each(by if feature.parts is None else unchanged(by, numbers))
+            return feature.each(by if feature.parts is None else unchanged(by, self._numbers))
         normed = F.batch_norm(
             feature.values.flatten(2),
             self.running_mean,
@@ -95,6 +94,9 @@ class GroupBatchNorm(nn.Module):
             self.eps,
         )
         return feature.with_values(normed.view_as(feature.values))
+
+    def _numbers(self) -> tuple[Tensor, ...]:
+        return self.running_mean, self.running_var, self.weight, self.bias
 
     def _by_running_statistics(self, values: Tensor) -> Tensor:
         if not is_channels_last(values):
@@ -300,7 +302,7 @@ class GroupLayerNorm(nn.Module):
         """
         _check_channels(self, feature, self.channels)
         by = self._normalised
-        return feature.each_weighted(by if feature.parts is None else unchanged(by, (self.weight, self.bias)))
+        return feature.each_weighted(by if feature.parts is None else unchanged(by, lambda: (self.weight, self.bias)))
 
     def _normalised(self, values: Tensor, weights: Tensor | None) -> Tensor:
         if weights is None:

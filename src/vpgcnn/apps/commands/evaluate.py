@@ -135,7 +135,7 @@ def _cost(model: Any, split: Any, classes: tuple[str, ...]) -> dict[str, Any]:
 
     found = multiplications(model, to_unit(split.images))
     if not found.whole:
-        raise UserError("--cost counts group convolutions, and this network has none")
+        raise UserError("--cost counts group convolutions, and this network has none; of a converted one, see net.cost")
     each = {
         name: round(float(found.share[split.labels == label].mean()), 4)
         for label, name in enumerate(classes)

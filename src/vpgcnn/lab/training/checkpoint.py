@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -168,8 +169,8 @@ def started(card: Card, path: Path) -> tuple[nn.Module, str]:
     if theirs.model == card.model:
         if not same and isinstance(card.model, PlainConfig) and card.model.factory:
             raise UserError(
-                f"{path} has the classes {', '.join(theirs.classes[:3])}, …, but the images have "
-                f"{', '.join(card.classes[:3])}, …: give them to `vpgcnn convert --classes`, in the order of its logits"
+                f"{path} has the classes {_first(theirs.classes)}, but the images have {_first(card.classes)}: "
+                "names and order must be the same (folders are in alphabetical order), see `vpgcnn convert --classes`"
             )
         model = card.build()
         random = model.state_dict()
@@ -275,3 +276,8 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, names: list[str], tensor
 def part_of(tensors: dict[str, Tensor], part: str) -> dict[str, Tensor]:
     """The tensors whose names start with "part/", without that prefix."""
     return {key.removeprefix(f"{part}/"): value for key, value in tensors.items() if key.startswith(f"{part}/")}
+
+
+def _first(classes: Sequence[str]) -> str:
+    """The first three classes as text."""
+    return ", ".join(classes[:3]) + (", …" if len(classes) > 3 else "")
