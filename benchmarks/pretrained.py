@@ -56,7 +56,7 @@ ARMS = {
     "plain": Arm("the network as it is", None),
     "jitter": Arm("the same, trained on images of random hue", None, jitter=True),
     "full": Arm("converted, the whole group for every image", Full()),
-    "half": Arm("converted, a window of ⅔ for every image", Fixed(2 / 3)),
+    "two-thirds": Arm("converted, a window of ⅔ for every image", Fixed(2 / 3)),
     "shared": Arm("converted, one learned level for all images", Shared(Window(initial=0.9))),
     "closed": Arm("converted, a level for each image; windows start closed, with the original's answers", None),
     "open": Arm(

@@ -12,7 +12,7 @@ from vpgcnn.errors import UserError
 EXAMPLES = """examples:
   vpgcnn evaluate runs/mnist67-180
   vpgcnn evaluate runs/mnist67-180 --split validation --json
-  vpgcnn evaluate runs/mnist67-180 --cost                        what the windows save
+  vpgcnn evaluate runs/cifar10-se2 --cost                        what the windows save
   vpgcnn evaluate runs/mine/best.safetensors --data photos/      other images of the same classes
 
 θ is the share of all rotations (or hues) that a layer uses for an image: 1 stands for all of them.
