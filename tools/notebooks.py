@@ -39,12 +39,17 @@ def executed(notebook: nbformat.NotebookNode, replaced: dict[str, str] | None = 
 
     Returns:
         The copy with its outputs.
+
+    Raises:
+        ValueError: If no cell has a text that is to be replaced.
     """
     notebook = nbformat.from_dict(notebook)
-    for cell in notebook.cells:
-        for old, new in (replaced or {}).items():
-            if cell.cell_type == "code":
-                cell.source = cell.source.replace(old, new)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for old, new in (replaced or {}).items():
+        if not any(old in cell.source for cell in code):
+            raise ValueError(f"no cell has {old!r}")
+        for cell in code:
+            cell.source = cell.source.replace(old, new)
     with TemporaryDirectory() as sockets:  # rather than ports
         kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=str(Path(sockets) / "kernel"))
         client = nbclient.NotebookClient(notebook, timeout=900, startup_timeout=180, km=kernel)

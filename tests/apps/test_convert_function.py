@@ -108,7 +108,7 @@ def test_later_commands_take_it(
     assert cli.main([*use, "export", str(run)]) == 0
     (photos / "dark").rename(photos / "grim")
     assert cli.main([*use, "train", "--data", str(photos), "--start", str(out), *words[:-1], str(run / "2")]) == 1
-    assert "has the classes bright, dark, …, but the images have bright, grim" in capsys.readouterr().err
+    assert "has the classes bright, dark, but the images have bright, grim" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

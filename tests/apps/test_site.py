@@ -208,7 +208,7 @@ def test_a_notebook_runs() -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT / 'tools')!r}); import notebooks, tutorials\n"
         "new = notebooks.notebook_of(tutorials.tutorials()['first_network'])\n"
-        "done = notebooks.executed(new, {'steps = 300': 'steps = 1'})\n"
+        "done = notebooks.executed(new, {'steps = 700': 'steps = 1'})\n"
         "assert len(done.cells) == len(new.cells)"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
