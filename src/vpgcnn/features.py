@@ -499,7 +499,7 @@ def total_kl(trace: Trace, like: Tensor) -> Tensor:
 
 
 def total_unused(trace: Trace, like: Tensor) -> Tensor:
-    """The share of the group that is not in use, `(B,)`: the sum over all decisions that belong to the loss."""
+    """How much of the group is not in use, `(B,)`: the sum over all decisions that belong to the loss."""
     return _total([_decided(q, q.unused()) for q in trace.values() if q.regularised], like)
 
 
@@ -536,7 +536,7 @@ class Prediction(NamedTuple):
 
     @property
     def unused(self) -> Tensor:
-        """1 − θ of each image, `(B,)`: the sum over the levels that belong to the loss; 0 where there are none."""
+        """How much of the group is not in use, `(B,)`: the sum over the levels that belong to the loss."""
         return total_unused(self.trace, self.logits)
 
     @property

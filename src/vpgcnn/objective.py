@@ -1,11 +1,11 @@
 """The objective: classify well, and use as much of the group as that allows.
 
     >>> elbo = Elbo.of(net(images), labels)
-    >>> elbo.total().backward()                   # nll + PRICE · (1 − θ)
+    >>> elbo.total().backward()                   # nll + PRICE · unused
     >>> elbo.total(weight=0.05).backward()        # nll + λ · kl, as in the paper
 
-By default there is no λ to find. An image that does not use the group pays `PRICE` nats for each circle, one that uses
-a share θ of it pays PRICE · (1 − θ): at the best θ, windows cost it at most that much classification loss. Levels
+By default there is no λ to find. An image that uses the identity alone pays `PRICE` nats for each circle, one that uses
+more pays in proportion to what is left: at the best θ, windows cost it at most that much classification loss. Levels
 explore (see `Variational`), so that the network answers at every width and the loss tells what a width costs.
 
 With the paper's KL, λ has to be found. It follows a schedule (`KlSchedule`: held, then raised, then constant or lowered
@@ -46,7 +46,8 @@ class Elbo:
         nll: −log p(label | image), a scalar.
         kl: KL(q‖uniform), summed over the layers that have a level, a scalar. Windows that were drawn at random
             (`Variational.explore`) count as 0, so in training it is lower than in evaluation.
-        unused: 1 − θ, the mean over these layers, a scalar; likewise.
+        unused: How much of the group is not in use, the mean over these layers, a scalar: 1 for the identity alone
+            (on each axis); likewise.
     """
 
     nll: Tensor
@@ -134,7 +135,7 @@ class KlWeight(ABC):
 
 @dataclass(frozen=True)
 class Price(KlWeight):
-    """A constant price for the share of the group that is not in use: nll + nats · (1 − θ). The default.
+    """A constant price for the share of the group that is not in use: nll + nats · unused. The default.
 
     At the best θ, the classification loss of an image exceeds that with closed windows by at most `nats`. The price is
     the same for every image, so an easy image cannot pay for a hard one.

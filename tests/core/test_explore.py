@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from support import BOTH, SmallNet, built, explored_images, many, set_theta, vary_theta, warm
+from support import BOTH, SmallNet, built, explored_images, many, random_feature, set_theta, vary_theta, warm
 from vpgcnn import (
     SO2,
     Full,
@@ -376,3 +376,32 @@ def test_sampled_readings_do_not_explore() -> None:
     with pytest.raises(RuntimeError):
         read_levels(net, torch.rand(6, 3, 1, 1), sampled=True)
     assert {module.explore for module in net.modules() if isinstance(module, VariationalLevel)} == {0.9}
+
+
+# ---------------------------------------------------------------- channels that the encoder does not see
+
+
+def test_in_training_the_encoder_sees_a_random_half_of_the_channels_of_each_image() -> None:
+    """The same half at all elements of an image, so that it stays invariant; all channels in evaluation."""
+    level = Variational().build(Rotations(4), 64)
+    seen: list[Tensor] = []
+    level.encoder.first.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
+    feature = random_feature(Rotations(4), channels=64, batch=50, size=1)
+    feature = feature.map(lambda values: values.abs() + 1)
+    level.train()(feature)
+    level.eval()(feature)
+    noisy, whole = (each.reshape(50, 4, 3, 64) for each in seen)  # an element sees itself and its two neighbours
+    assert bool((whole > 0).all())
+    kept = noisy > 0
+    assert torch.allclose(noisy[kept], 2 * whole[kept])  # the mean stays what it was
+    assert torch.equal(kept, kept[:, :1, :1].expand_as(kept))
+    of_image = kept[:, 0, 0]
+    assert 0.45 < float(of_image.float().mean()) < 0.55
+    assert not torch.equal(of_image[0], of_image[1])
+
+
+def test_a_level_that_does_not_explore_sees_all_channels() -> None:
+    """As in the paper: training and evaluation decide alike, but for the batch statistics."""
+    level = built(explore=0.0)
+    feature = many(Hue(3), 20)
+    assert torch.equal(level.train()(feature).theta, level(feature).theta)

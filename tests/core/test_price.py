@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from support import BOTH, SmallNet, built, explored_images, many, random_feature
 from vpgcnn import (
     SO2,
+    Dihedral,
     Full,
     Group,
     GumbelSoftmax,
@@ -24,22 +25,27 @@ from vpgcnn.objective import PRICE, Elbo, Price
 # ---------------------------------------------------------------- what is not in use, and its price
 
 
-@pytest.mark.parametrize("group", [Hue(3), SO2(4), BOTH], ids=repr)
-def test_unused_is_what_is_missing_of_each_axis(group: Group) -> None:
-    axes = len(group.axes)
-    theta = (0.4 + 0.5 * torch.rand(5, axes)).requires_grad_()
-    unused = WindowDistribution(group, theta).unused()
-    assert torch.allclose(unused, axes - theta.sum(dim=1))
-    (gradient,) = torch.autograd.grad(unused.sum(), theta)
-    assert torch.equal(gradient, -torch.ones(5, axes))
-    assert torch.equal(WindowDistribution(group, torch.ones(2, axes)).unused(), torch.zeros(2))
+@pytest.mark.parametrize(
+    ("group", "narrowest"), [(Hue(3), [1 / 3]), (SO2(4), [0.0]), (BOTH, [0.0, 1 / 3]), (Dihedral(1), [1.0, 0.5])]
+)
+def test_unused_goes_from_the_whole_of_an_axis_to_one_element(group: Group, narrowest: list[float]) -> None:
+    """In proportion, and for each axis alike: a mirror is worth as much as a circle. One element is always in use."""
+    low = torch.tensor(narrowest)
+    movable = (low < 1).float()
+    share = torch.rand(5, len(narrowest))
+    theta = (low + (1 - low) * share).requires_grad_()
+    assert torch.allclose(WindowDistribution(group, theta).unused(), ((1 - share) * movable).sum(dim=1), atol=1e-6)
+    assert torch.equal(WindowDistribution(group, torch.ones(2, len(narrowest))).unused(), torch.zeros(2))
+    assert torch.allclose(WindowDistribution(group, low[None]).unused(), movable.sum()[None], atol=1e-6)
+    (gradient,) = torch.autograd.grad(WindowDistribution(group, theta).unused().sum(), theta)
+    assert torch.allclose(gradient[:, low < 1], (-1 / (1 - low[low < 1])).expand(5, -1))
 
 
 @pytest.mark.parametrize("family", [RankedSoftmax(initial=0.5), GumbelSoftmax(initial=0.5)], ids=repr)
 def test_unused_of_other_families_is_a_share_that_their_kl_determines(family: Family) -> None:
     level = built(family=family).eval()
     q = level(many(Hue(3), 20))
-    assert torch.allclose(q.unused(), 1 - torch.exp(-q.kl()))
+    assert torch.allclose(q.unused(), (1 - torch.exp(-q.kl())) * 3 / 2)
     assert ((q.unused() > 0) & (q.unused() < 1)).all()
 
 
@@ -52,7 +58,8 @@ def test_explored_images_cost_nothing() -> None:
     assert 0 < int(explored.sum()) < 16
     theta = torch.cat([q.theta for q in own], dim=1)
     assert theta[explored].min() < 0.5
-    for found, each in ((prediction.kl, -theta.log().sum(dim=1)), (prediction.unused, (1 - theta).sum(dim=1))):
+    unused = torch.stack([q.unused() for q in own]).sum(dim=0)
+    for found, each in ((prediction.kl, -theta.log().sum(dim=1)), (prediction.unused, unused)):
         assert not found[explored].any()
         assert torch.allclose(found[~explored], each[~explored], atol=1e-6)
         assert found[~explored].all()
@@ -69,7 +76,7 @@ def two_levels(*thetas: list[float], regularised: bool = True) -> Prediction:
 def test_the_default_loss_is_the_nll_and_the_price_of_what_is_not_in_use() -> None:
     """The mean over images and levels: of two levels, each counts half."""
     labels = torch.tensor([0, 1])
-    for thetas, unused in (([[0.5, 0.7]], 0.4), ([[0.5, 0.7], [1.0, 1.0]], 0.2), ([[0.5, 0.7], [0.4, 0.4]], 0.5)):
+    for thetas, unused in (([[0.5, 0.7]], 0.6), ([[0.5, 0.7], [1.0, 1.0]], 0.3), ([[0.5, 0.7], [0.4, 0.4]], 0.75)):
         prediction = two_levels(*thetas)
         elbo, nll = Elbo.of(prediction, labels), F.cross_entropy(prediction.logits, labels)
         assert float(elbo.unused) == pytest.approx(unused)
@@ -88,7 +95,7 @@ def test_levels_that_are_not_in_the_loss_cost_nothing() -> None:
         assert torch.equal(elbo.total(), elbo.nll)
     quiet = two_levels([0.4, 0.4], regularised=False).trace["conv0"]
     both = Prediction(torch.zeros(2, 2), {**two_levels([0.5, 0.7]).trace, "quiet": quiet})
-    assert float(Elbo.of(both, labels).unused) == pytest.approx(0.4)  # not halved by the level that does not count
+    assert float(Elbo.of(both, labels).unused) == pytest.approx(0.6)  # not halved by the level that does not count
 
 
 @pytest.mark.parametrize("nats", [-0.01, float("nan")])

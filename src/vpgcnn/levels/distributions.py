@@ -86,8 +86,15 @@ class Distribution(ABC):
         """KL(q ‖ uniform) for each image, `(B,)`, in nats."""
 
     def unused(self) -> Tensor:
-        """The share of the group that is not in use, for each image: `(B,)`, 0 for the whole group."""
-        return -torch.expm1(-self.kl())
+        """How much of the group is not in use, for each image: `(B,)`, from 0 for all of it to 1 for one element."""
+        return -torch.expm1(-self.kl()) * _per_span(self.group.order)
+
+
+def _per_span(order: int | None) -> float:
+    """1 / (1 − 1/order): 1 over the share of an axis that can be left out; 0 if nothing can."""
+    if order is None:
+        return 1.0
+    return order / (order - 1) if order > 1 else 0.0
 
 
 def _flatten(q: Any) -> tuple[list[Any], tuple[type, tuple[str, ...], tuple[tuple[str, Any], ...]]]:
@@ -204,8 +211,9 @@ class WindowDistribution(Distribution):
         return -self.theta.log().sum(dim=1)
 
     def unused(self) -> Tensor:
-        """1 − θ, summed over the axes: `(B,)`."""
-        return (1 - self.theta).sum(dim=1)
+        """How much of each axis is not in use, from 0 for all of it to 1 for the identity alone; their sum: `(B,)`."""
+        scales = tuple(_per_span(axis.order) for axis in self.group.axes)
+        return ((1 - self.theta) * constant(scales, self.theta.dtype, self.theta.device)).sum(dim=1)
 
     def sample(self, noise: Tensor) -> Tensor:
         """Sample elements u = πθε by the reparametrisation trick.

@@ -161,12 +161,13 @@ class InvariantEncoder(nn.Module):
             raise UserError(f"{prefix.rstrip('.')} is from an older version: its output was scaled differently")
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *rest)
 
-    def forward(self, feature: GroupFeature, *, relu: bool = False) -> Tensor:
+    def forward(self, feature: GroupFeature, *, relu: bool = False, keep: Tensor | None = None) -> Tensor:
         """Compute the raw parameters of a level.
 
         Args:
             feature: values `(B, C, G, H, W)`.
             relu: Whether to apply a ReLU to the values first.
+            keep: Factors `(B, C)` for the channels of each image, the same for all elements: dropout. None: all 1.
 
         Returns:
             Raw parameters `(B, P)`.
@@ -179,6 +180,8 @@ class InvariantEncoder(nn.Module):
             share = None if feature.weights is None else feature.weights.to(x.dtype).unsqueeze(-1)
             if share is not None:
                 x = x * (share * share.shape[1])
+            if keep is not None:
+                x = x * keep.to(x.dtype).unsqueeze(1)
             if self.neighbours is not None:
                 count = self.neighbours.shape[1]
                 if x.shape[1] != count:

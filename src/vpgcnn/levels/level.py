@@ -52,6 +52,12 @@ Condition = Literal["input", "output"]
 
 EXPLORE = 0.25
 """The share of the training images whose windows are drawn at random."""
+HIDDEN = 0.5
+"""The share of the channels that the encoder does not see in training, of each image others.
+
+What tells how far an image may move is often its class, which many channels know; how hard this one picture is, few
+do. An encoder that cannot rely on any one channel follows the former.
+"""
 LOCAL = 0.5
 """How much the slope at the window's own width counts, beside what the window costs against a closed one."""
 
@@ -301,8 +307,8 @@ class Variational(LevelSpec):
         detach_features: Stop gradients from the encoder into the features.
         explore: The share of the training images whose window is drawn at random, so that the network learns to
             answer at every width and the loss tells the encoder what a width costs. Of the other images, half have
-            their window narrowed at random, which compares it with a closed one. 0: neither. None: `EXPLORE` for
-            families that can.
+            their window narrowed at random, which compares it with a closed one; and the encoder sees a random half of
+            the channels. 0: nothing of this. None: `EXPLORE` for families that can.
     """
 
     family: Family = Window()
@@ -349,7 +355,8 @@ class VariationalLevel(Level):
         return self._decide(feature, generator, relu=True)
 
     def _decide(self, feature: GroupFeature, generator: torch.Generator | None, *, relu: bool) -> Distribution:
-        raw = self.encoder(feature.detach() if self.detach_features else feature, relu=relu)
+        keep = self._keep(feature, generator) if self.training and self.explore > 0 else None
+        raw = self.encoder(feature.detach() if self.detach_features else feature, relu=relu, keep=keep)
         own = self.family.bounded(raw, self.group)
         own = tempered(own) if self.explore > 0 else own
         turned = None if self.training else self.family.dialled(own, self.dial, self.group)
@@ -369,6 +376,11 @@ class VariationalLevel(Level):
         q = family.distribution(own, self.group, noisy=self.training, generator=generator)
         return q if noise is None else replace(q, explored=noise)  # type: ignore[type-var]
 
+    def _keep(self, feature: GroupFeature, generator: torch.Generator | None) -> Tensor:
+        """Dropout of the encoder's input: factors `(B, C)`."""
+        numbers = _uniform(feature.shape[0], feature.shape[1], self.encoder.linear.weight.detach(), generator)
+        return (numbers >= HIDDEN).to(numbers.dtype) / (1 - HIDDEN)
+
     def _noise(self, feature: GroupFeature, own: Tensor, generator: torch.Generator | None) -> Tensor:
         """Random numbers `(B, P)`: from 0 to 1 for the images to explore; for the others −½ or, if their windows are
         to be narrowed, −1 − the share of the window that is left.
@@ -378,9 +390,7 @@ class VariationalLevel(Level):
         for q in feature.trace.values():
             if q.explored is not None and q.explored.shape == own.shape:
                 return q.explored.to(own.dtype)
-        images, place = processes()  # random choices are made for the images of all processes
-        noise = uniform((images * len(own), 1 + own.shape[1]), own.detach(), generator)
-        noise = noise[place * len(own) : (place + 1) * len(own)]
+        noise = _uniform(len(own), 1 + own.shape[1], own.detach(), generator)
         chosen, numbers = noise[:, :1], noise[:, 1:]
         whole = chosen < (1 + self.explore) / 2
         return torch.where(chosen < self.explore, numbers, torch.where(whole, -0.5, -1 - numbers))
@@ -388,3 +398,9 @@ class VariationalLevel(Level):
     def extra_repr(self) -> str:
         detached = ", detach_features=True" if self.detach_features else ""
         return f"{self.group}, {self.family}{detached}, explore={self.explore:g}"
+
+
+def _uniform(images: int, columns: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Random numbers `(images, columns)` in [0, 1). All processes draw those of all images and take their own."""
+    count, place = processes()
+    return uniform((count * images, columns), like, generator)[place * images : (place + 1) * images]

@@ -172,7 +172,7 @@ def _training(record: Record) -> str:
 
 def _weight(objective: Objective) -> str:
     if isinstance(objective, Price):
-        return f"nll + {objective.nats:g} · (1 − θ)"
+        return f"nll + {objective.nats:g} · unused"
     if isinstance(objective, DualWeight):
         return f"λ is a dual variable for an nll of {objective.tolerance:g} nats"
     if isinstance(objective, Band):

@@ -53,10 +53,14 @@ TURN_HUE = replace(
     epochs=8,
 )
 SIGN_TURNS = replace(
-    MNIST67, data=DataConfig(name="gtsrb-turn"), model=SIGNS, optimiser=OptimiserConfig(lr=4e-3), epochs=8
+    MNIST67,
+    data=DataConfig(name="gtsrb-turn", augment="shift"),
+    model=SIGNS,
+    optimiser=OptimiserConfig(lr=4e-3),
+    epochs=12,
 )
-SIGN_BOTH = replace(SIGN_TURNS, data=DataConfig(name="gtsrb"), model=replace(SIGNS, group=O2(4)))
-SIGN_MIRRORS = replace(SIGN_TURNS, data=DataConfig(name="gtsrb-mirror"), model=SIGNS_MIRRORED)
+SIGN_BOTH = replace(SIGN_TURNS, data=replace(SIGN_TURNS.data, name="gtsrb"), model=replace(SIGNS, group=O2(4)))
+SIGN_MIRRORS = replace(SIGN_TURNS, data=replace(SIGN_TURNS.data, name="gtsrb-mirror"), model=SIGNS_MIRRORED)
 CIFAR = TrainConfig(
     data=DataConfig(name="cifar10", augment="crop-flip"),
     model=RESNET_SMALL,
