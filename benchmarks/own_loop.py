@@ -40,7 +40,7 @@ from vpgcnn.lab.experiments.base import markdown
 from vpgcnn.levels import LevelSpec
 from vpgcnn.measure import Circle, at_places, idle_levels, read_levels
 
-EPOCHS = 8
+EPOCHS, BATCH, RATE = 8, 64, 5e-3
 COMMAND = "python benchmarks/own_loop.py"
 ARMS: dict[str, tuple[Group, LevelSpec, Circle]] = {
     "rotations, a level for each image": (SO2(8), Variational(), "rotation"),
@@ -76,14 +76,17 @@ def run(group: Group, level: LevelSpec, circle: Circle, train: Split, test: Spli
     """Train one network and measure it."""
     torch.manual_seed(seed)
     net = Net(group, level)
-    optimiser = torch.optim.AdamW(parameter_groups(net, lr=2e-3))
+    optimiser = torch.optim.AdamW(parameter_groups(net, lr=RATE))
+    # At a constant rate the running statistics of the norms would lag behind the weights up to the end.
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=EPOCHS * -(-len(train) // BATCH))
     curve = []
     for _ in range(EPOCHS):
         net.train()
-        for index in torch.randperm(len(train)).split(64):
+        for index in torch.randperm(len(train)).split(BATCH):
             optimiser.zero_grad()
             Elbo.of(net(train.images[index] / 255), train.labels[index]).total().backward()
             optimiser.step()
+            schedule.step()
         theta = read_levels(net, test.images[:500]).per_image().theta
         curve.append([[round(float(v.mean()), 3), round(float(v.std()), 3)] for v in theta.values()])
     reading = read_levels(net, test.images)
