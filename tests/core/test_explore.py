@@ -400,8 +400,14 @@ def test_in_training_the_encoder_sees_a_random_half_of_the_channels_of_each_imag
     assert not torch.equal(of_image[0], of_image[1])
 
 
-def test_a_level_that_does_not_explore_sees_all_channels() -> None:
-    """As in the paper: training and evaluation decide alike, but for the batch statistics."""
-    level = built(explore=0.0)
-    feature = many(Hue(3), 20)
-    assert torch.equal(level.train()(feature).theta, level(feature).theta)
+@pytest.mark.parametrize(("channels", "explore"), [(64, 0.0), (16, 0.25)])
+def test_narrow_features_and_levels_that_do_not_explore_hide_nothing(channels: int, explore: float) -> None:
+    """In training, two decisions about the same image are the same; of 16 channels none can be spared."""
+    level = Variational(explore=explore).build(Hue(3), channels)
+    feature = random_feature(Hue(3), channels=channels, batch=20, size=1)
+    assert torch.equal(level.encoder(feature), level.encoder(feature, keep=torch.ones(20, channels)))
+    seen: list[Tensor] = []
+    level.encoder.first.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
+    level.train()(feature)
+    level.eval()(feature)
+    assert torch.equal(*seen)
