@@ -18,7 +18,7 @@ from vpgcnn.apps.commands.common import UsageError
 from vpgcnn.apps.commands.train import _config, _default, _options
 from vpgcnn.errors import UserError
 from vpgcnn.groups import O2, SO2, Dihedral, Group, Hue, Product, Rotations
-from vpgcnn.kernels import KernelSpec, Siren, Table
+from vpgcnn.kernels import KernelSpec, Relaxed, Siren, Table
 from vpgcnn.lab import specs
 from vpgcnn.lab.config_io import from_json, to_json
 from vpgcnn.lab.networks import MODELS, SE2Config
@@ -63,9 +63,10 @@ levels = st.one_of(
         st.booleans(),
     ),
 )
-kernels = st.one_of(
+basic = st.one_of(
     st.builds(Table, st.booleans()), st.builds(Siren, numbers, omega=st.floats(0.1, 50.0, allow_nan=False))
 )
+kernels = st.one_of(basic, st.builds(Relaxed, numbers, st.one_of(st.none(), basic)))
 STRATEGIES: dict[type[Any], st.SearchStrategy[Any]] = {
     Group: groups,
     LevelSpec: levels,
@@ -77,7 +78,8 @@ STRATEGIES: dict[type[Any], st.SearchStrategy[Any]] = {
 def test_every_registered_class_is_tried() -> None:
     """A class that is added to the registry needs a strategy above."""
     covered = {
-        *(SO2, O2, Rotations, Dihedral, Hue, Product, Full, Fixed, Shared, Variational, Siren, Table),
+        *(SO2, O2, Rotations, Dihedral, Hue, Product, Full, Fixed, Shared, Variational),
+        *(Siren, Table, Relaxed),
         *(Window, SampledWindow, ReparametrizedWindow, RankedSoftmax, GumbelSoftmax),
     }
     ours = {name for name, kind in specs._known.items() if kind.__module__.startswith("vpgcnn.")}  # not of other tests
@@ -108,6 +110,7 @@ def test_text_is_the_call_that_makes_the_value(kind: type[Any], data: st.DataObj
         (Shared(GumbelSoftmax(final=0.1)), "Shared(GumbelSoftmax(final=0.1))"),
         (Siren(omega=4), "Siren(omega=4)"),
         (Table(separable=True), "Table(separable=True)"),
+        (Relaxed(3, of=Siren(omega=4)), "Relaxed(3, of=Siren(omega=4))"),
         (SO2(), "SO2(8)"),
     ],
 )
