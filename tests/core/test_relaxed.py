@@ -18,8 +18,10 @@ from vpgcnn import (
     Hue,
     LiftConv2d,
     Product,
+    Projected,
     Relaxed,
     ReparametrizedWindow,
+    ResidualPathway,
     Rotations,
     Shared,
     Siren,
@@ -28,10 +30,13 @@ from vpgcnn import (
     equivariance_error,
     fold,
     folded,
+    penalty,
 )
+from vpgcnn._ops import resample
 from vpgcnn.export import Deployed, exported
-from vpgcnn.kernels import Kernel, KernelSpec
+from vpgcnn.kernels import Kernel, KernelSpec, ProjectedKernel, TableKernel
 from vpgcnn.kernels.absolute import at_elements
+from vpgcnn.kernels.table import has_table
 from vpgcnn.nn import all_elements
 
 # Quarter turns are exact, so the grid of these groups is: no test needs a tolerance for interpolation.
@@ -39,7 +44,9 @@ EXACT: list[Group] = [
     *(Rotations(4), Hue(3), Hue(6), Dihedral(1), Dihedral(4), SO2(4), O2(4)),
     *(Product(Rotations(4), Hue(3)), Product(SO2(4), Hue(3)), Product(Dihedral(1), Hue(3))),
 ]
-every_group = pytest.mark.parametrize("group", EXACT, ids=name)
+TABLES = [group for group in EXACT if has_table(group)]
+both_layers = pytest.mark.parametrize("lift", [True, False], ids=["lift", "group"])
+every_table = pytest.mark.parametrize("group", TABLES, ids=name)
 
 
 def upset_weights(kernel: Kernel) -> None:
@@ -47,12 +54,26 @@ def upset_weights(kernel: Kernel) -> None:
     nn.init.normal_(kernel.weights)
 
 
+def upset_free(kernel: Kernel) -> None:
+    """Let the free kernel be something."""
+    nn.init.normal_(kernel.free, std=0.1)
+
+
+def upset_tables(kernel: Kernel) -> None:
+    """Give every output element a table of its own."""
+    nn.init.normal_(kernel.tables, std=0.1)
+
+
 BREAKERS: dict[str, tuple[KernelSpec, Callable[[Kernel], None]]] = {
     "relaxed": (Relaxed(), upset_weights),
     "relaxed-siren": (Relaxed(3, of=Siren(hidden=8)), upset_weights),
+    "residual": (ResidualPathway(), upset_free),
+    "residual-siren": (ResidualPathway(Siren(hidden=8)), upset_free),
+    "projected": (Projected(), upset_tables),
 }
 """Kernels, and how to take each out of its equivariant limit, in which it starts."""
 every_kernel = pytest.mark.parametrize("key", BREAKERS)
+ANY_GROUP = [key for key in BREAKERS if key != "projected"]
 
 
 def chain(group: Group, kernel: KernelSpec | None, width: int = 4) -> nn.Sequential:
@@ -68,6 +89,10 @@ def broken(model: nn.Module, key: str) -> nn.Module:
     return model
 
 
+def exists(key: str, group: Group) -> bool:
+    return has_table(group) or key in ANY_GROUP
+
+
 def images(batch: int = 2, size: int = 8) -> Tensor:
     return torch.rand(batch, 3, size, size)
 
@@ -75,8 +100,10 @@ def images(batch: int = 2, size: int = 8) -> Tensor:
 # ---------------------------------------------------------------- what all of them promise
 
 
-@every_group
-@every_kernel
+CASES = [(key, group) for key in BREAKERS for group in EXACT if exists(key, group)]
+
+
+@pytest.mark.parametrize(("key", "group"), CASES, ids=str)
 def test_it_starts_exactly_equivariant_and_can_stop_to_be(double: None, key: str, group: Group) -> None:
     model = chain(group, BREAKERS[key][0])
     assert equivariance_error(model, images(), group).worst <= 1e-10
@@ -89,8 +116,8 @@ def test_it_starts_exactly_equivariant_and_can_stop_to_be(double: None, key: str
 
 @every_kernel
 def test_every_way_to_compute_it_agrees(double: None, key: str) -> None:
-    """Folded, without elements of weight 0, for each image's own elements, and all at once."""
-    for group in (Rotations(4), Hue(6), SO2(4)):
+    """Folded, without elements of weight 0, and all at once."""
+    for group in [group for group in (Rotations(4), Hue(6), SO2(4)) if exists(key, group)]:
         net = broken(SmallNet(group, level=Variational(), kernel=BREAKERS[key][0]), key)
         warm(net, images()).requires_grad_(False)
         set_theta(net, 0.4)
@@ -99,6 +126,10 @@ def test_every_way_to_compute_it_agrees(double: None, key: str) -> None:
         assert torch.allclose(net(given).logits, expected, atol=1e-10)
         with folded(net):
             assert torch.allclose(net(given).logits, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("key", ANY_GROUP)
+def test_images_may_have_elements_of_their_own(double: None, key: str) -> None:
     group = SO2(4)
     conv = broken(GroupConv2d(4, 5, 3, group, kernel=BREAKERS[key][0]), key)
     u = torch.stack([group.grid(0.3), group.grid(-0.2)])
@@ -111,7 +142,7 @@ def test_every_way_to_compute_it_agrees(double: None, key: str) -> None:
         assert torch.allclose(made.values[image : image + 1], by_hand, atol=1e-10)
 
 
-@every_kernel
+@pytest.mark.parametrize("key", ANY_GROUP)
 def test_it_works_behind_levels_that_move_elements(double: None, key: str) -> None:
     kernel = BREAKERS[key][0]
     lift = LiftConv2d(3, 4, 3, SO2(4), level=Shared(ReparametrizedWindow(initial=0.6)), kernel=kernel)
@@ -120,8 +151,9 @@ def test_it_works_behind_levels_that_move_elements(double: None, key: str) -> No
     assert all(torch.isfinite(p.grad).all() and p.grad.abs().sum() > 0 for p in lift.kernel.parameters())
 
 
-@every_kernel
-@pytest.mark.parametrize("group", [Rotations(4), Product(SO2(4), Hue(3))], ids=name)
+@pytest.mark.parametrize(
+    ("key", "group"), [case for case in CASES if case[1] in (Rotations(4), Product(SO2(4), Hue(3)))], ids=str
+)
 def test_it_is_exported(key: str, group: Group) -> None:
     net = broken(SmallNet(group, level=Variational(), kernel=BREAKERS[key][0]), key)
     deployed = Deployed(warm(net, images()), example=images(1))
@@ -172,7 +204,7 @@ def test_a_finite_group_has_one_grid() -> None:
 # ---------------------------------------------------------------- relaxed (Wang et al., 2022)
 
 
-@pytest.mark.parametrize("lift", [True, False], ids=["lift", "group"])
+@both_layers
 @pytest.mark.parametrize("group", [Rotations(4), Hue(6), Dihedral(4), Product(Rotations(4), Hue(3))], ids=name)
 def test_relaxed_with_weights_that_are_equal_is_the_summed_kernel(double: None, group: Group, lift: bool) -> None:
     """Equal over u; the banks may have different weights. 17 channels of hues take the cyclic path in the G-CNN."""
@@ -205,3 +237,169 @@ def test_relaxed_refuses_what_it_cannot_do() -> None:
         Relaxed(banks=0)
     with pytest.raises(ValueError, match=r"SO2\(n=8\) does not move the taps"):
         GroupConv2d(3, 4, 3, SO2(), kernel=Relaxed(of=Table()))
+
+
+# ---------------------------------------------------------------- residual pathway (Finzi et al., 2021)
+
+
+@both_layers
+@pytest.mark.parametrize("group", EXACT, ids=name)
+def test_residual_without_a_free_kernel_is_the_group_convolution(double: None, group: Group, lift: bool) -> None:
+    kind, inputs = (LiftConv2d, 3) if lift else (GroupConv2d, 4)
+    residual = kind(inputs, 5, 3, group, kernel=ResidualPathway())
+    plain = kind(inputs, 5, 3, group)
+    plain.kernel.load_state_dict(residual.kernel.equivariant.state_dict())
+    plain.train(False), residual.train(False)
+    given = images() if lift else random_feature(group)
+    assert (residual(given).values - plain(given).values).abs().max() <= 1e-10
+    upset_free(residual.kernel)
+    # What is added is a plain convolution with the free kernel, on the grid.
+    weight = residual.kernel.free.flatten(2, 3).flatten(0, 1)
+    signal = given if lift else given.values.flatten(1, 2)
+    added = nn.functional.conv2d(signal, weight).unflatten(1, (5, group.count))
+    assert torch.allclose(residual(given).values, plain(given).values + added, atol=1e-10)
+
+
+def test_the_free_kernel_averages_over_any_number_of_elements(double: None) -> None:
+    """A free kernel that does not depend on v has the same effect on a finer grid of a constant feature."""
+    kernel = ResidualPathway(Siren(hidden=8)).build(2, 3, 3, SO2(4), lift=False)
+    nn.init.zeros_(kernel.equivariant.weight)
+    nn.init.zeros_(kernel.equivariant.bias)
+    with torch.no_grad():
+        kernel.free.copy_(torch.randn(3, 4, 2, 1, 3, 3).expand_as(kernel.free))
+    coarse, fine = (kernel.expand(SO2(4).grid(0.2), SO2(n).grid()).sum(dim=3) for n in (4, 12))
+    assert torch.allclose(coarse, fine, atol=1e-12)
+
+
+@both_layers
+@pytest.mark.parametrize("spec", [ResidualPathway(None, 0.3, 0.7), ResidualPathway(Siren(hidden=8), 0.3, 0.7)], ids=str)
+def test_residual_priors_are_two_gaussians_on_expanded_weights(double: None, spec: KernelSpec, lift: bool) -> None:
+    group = Product(Rotations(4), Hue(3))
+    kernel = spec.build(3, 4, 3, group, lift=lift)
+    upset_free(kernel)
+    grid = group.grid()
+    equivariant = kernel.equivariant.expand(grid, None if lift else grid)
+    free = kernel.expand(grid, None if lift else grid) - equivariant
+    assert torch.allclose(kernel.penalty(), 0.3 * equivariant.square().sum() + 0.7 * free.square().sum())
+    kernel.penalty().backward()
+    assert torch.allclose(kernel.free.grad, 1.4 * kernel.free)
+    assert kernel.equivariant.weight.grad.abs().sum() > 0
+
+
+# ---------------------------------------------------------------- projected (Kim et al., 2023)
+
+
+def orbit_mean(weight: Tensor, group: Group, elements: Tensor, lift: bool) -> Tensor:
+    """(PW)[u, v](x) = mean over s of W[su, sv](R_s x), and ρ(s) on colours at a lift; from the definition."""
+    grid, made = group.grid(), []
+    for s in elements:
+        index = group.index(group.compose(s, grid))
+        moved = weight[:, index] if lift else weight[:, index][:, :, :, index]
+        back = group.plane(group.inverse(s))
+        moved = resample.move(moved.flatten(0, 3).unsqueeze(1), back).view_as(moved) if group.acts_on_plane else moved
+        if lift and group.acts_on_rgb:
+            moved = torch.einsum("oucvxy,cd->oudvxy", moved, group.rgb(s))
+        made.append(moved)
+    return torch.stack(made).mean(dim=0)
+
+
+def free_kernel(group: Group, lift: bool) -> tuple[ProjectedKernel, Callable[[Tensor], Tensor]]:
+    """A kernel of random numbers, and its expansion on the grid."""
+    kernel, grid = Projected().build(3, 2, 3, group, lift=lift), group.grid()
+    nn.init.normal_(kernel.tables)
+    return kernel, lambda tables: kernel.expand_tables(tables, grid, None if lift else grid)
+
+
+@both_layers
+@every_table
+def test_the_projection_is_the_mean_over_the_orbit(double: None, group: Group, lift: bool) -> None:
+    kernel, expanded = free_kernel(group, lift)
+    weight, projection = expanded(kernel.tables), expanded(kernel.projected())
+    assert torch.allclose(projection, orbit_mean(weight, group, group.grid(), lift), atol=1e-12)
+    assert torch.allclose(kernel.distance(), (weight - projection).square().sum())
+    if isinstance(group, Product):
+        first, second = (part.numel() for part in group.split(group.identity()))
+        for factor, fixed in ((0, slice(first, first + second)), (1, slice(first))):
+            subgroup = group.grid()[(group.grid()[:, fixed] == 0).all(dim=1)]
+            partly = expanded(kernel.projected(factor))
+            assert torch.allclose(partly, orbit_mean(weight, group, subgroup, lift), atol=1e-12)
+            assert torch.allclose(kernel.distance(factor), (weight - partly).square().sum())
+
+
+@both_layers
+@every_table
+def test_the_projection_is_orthogonal_and_its_result_equivariant(double: None, group: Group, lift: bool) -> None:
+    kernel, expanded = free_kernel(group, lift)
+    tables = kernel.projected().detach()
+    left = expanded(kernel.tables) - expanded(tables)
+    other = TableKernel(3, 2, 3, group, lift=lift).expand(group.grid(), None if lift else group.grid())
+    assert abs(float((left * other).sum().detach())) <= 1e-10  # at right angles to every equivariant kernel
+    with torch.no_grad():
+        kernel.tables.copy_(tables)
+    assert (kernel.projected() - kernel.tables).abs().max() <= 1e-14  # idempotent
+
+
+@every_table
+def test_the_distance_is_0_where_the_layer_is_equivariant_and_only_there(double: None, group: Group) -> None:
+    model = broken(chain(group, Projected()), "projected")
+    kernels = [model[0].kernel, model[2].kernel]
+    for kernel in kernels:
+        assert kernel.distance() > 1e-3
+    assert equivariance_error(model, images(), group).worst > 1e-3
+    with torch.no_grad():
+        for kernel in kernels:
+            kernel.tables.copy_(kernel.projected())
+    assert equivariance_error(model, images(), group).worst <= 1e-10
+    assert penalty(model) <= 1e-20
+
+
+@both_layers
+@every_table
+def test_projected_starts_as_the_group_convolution(double: None, group: Group, lift: bool) -> None:
+    kind, inputs = (LiftConv2d, 3) if lift else (GroupConv2d, 4)
+    free, plain = kind(inputs, 5, 3, group, kernel=Projected()), kind(inputs, 5, 3, group)
+    with torch.no_grad():
+        plain.kernel.weight.copy_(free.kernel.tables[0].view_as(plain.kernel.weight))
+    given = images() if lift else random_feature(group)
+    assert (free(given).values - plain(given).values).abs().max() <= 1e-10
+    assert free.kernel.penalty() <= 1e-20
+
+
+def test_each_factor_of_a_product_has_its_own_strength(double: None) -> None:
+    """A kernel that is equivariant to rotations but not to hues pays for hues alone."""
+    group = Product(Rotations(4), Hue(3))
+    kernel = Projected((0.5, 8.0)).build(3, 2, 3, group, lift=False)
+    nn.init.normal_(kernel.tables)
+    expected = 0.25 * kernel.distance(0) + 4.0 * kernel.distance(1)
+    assert torch.allclose(kernel.penalty(), expected)
+    with torch.no_grad():
+        kernel.tables.copy_(kernel.projected(0))
+    assert kernel.distance(0) <= 1e-20
+    assert kernel.distance(1) > 1
+    assert torch.allclose(kernel.penalty(), 4.0 * kernel.distance(1))
+
+
+def test_kernels_with_priors_refuse_what_they_cannot_do() -> None:
+    with pytest.raises(ValueError, match=r"SO2\(n=8\) does not move the taps .* use kernel=ResidualPathway"):
+        GroupConv2d(3, 4, 3, SO2(), kernel=Projected())
+    with pytest.raises(ValueError, match=r"Hue\(m=3\) has 1 factors, got 2 strengths"):
+        GroupConv2d(3, 4, 3, Hue(3), kernel=Projected((1.0, 2.0)))
+    with pytest.raises(ValueError, match="strength must be a number of at least 0, got -1"):
+        Projected((1.0, -1))
+    with pytest.raises(ValueError, match="free_decay must be a number of at least 0, got nan"):
+        ResidualPathway(free_decay=float("nan"))
+    with pytest.raises(ValueError, match=r"expected the 3 elements of Hue\(m=3\), got 2"):
+        Projected().build(1, 1, 3, Hue(3), lift=False).expand(Hue(3).grid(), Hue(2).grid())
+
+
+# ---------------------------------------------------------------- the penalty
+
+
+def test_the_penalty_is_the_sum_over_kernels(double: None) -> None:
+    """Also of kernels inside others; ordinary ones have none."""
+    assert penalty(SmallNet(Hue(3))) == 0
+    kernel = Relaxed(2, of=ResidualPathway())
+    model = chain(Hue(3), kernel)
+    priors = [bank.penalty() for layer in (model[0], model[2]) for bank in layer.kernel.banks]
+    assert len(priors) == 4
+    assert torch.allclose(penalty(model), torch.stack(priors).sum())

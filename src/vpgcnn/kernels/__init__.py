@@ -2,15 +2,21 @@
 
 from vpgcnn.kernels.base import Kernel, KernelSpec
 from vpgcnn.kernels.default import default_kernel
+from vpgcnn.kernels.projected import Projected, ProjectedKernel
 from vpgcnn.kernels.relaxed import Relaxed, RelaxedKernel
+from vpgcnn.kernels.residual import ResidualPathway, ResidualPathwayKernel
 from vpgcnn.kernels.siren import Siren, SirenKernel
 from vpgcnn.kernels.table import Table, TableKernel
 
 __all__ = [
     "Kernel",
     "KernelSpec",
+    "Projected",
+    "ProjectedKernel",
     "Relaxed",
     "RelaxedKernel",
+    "ResidualPathway",
+    "ResidualPathwayKernel",
     "Siren",
     "SirenKernel",
     "Table",
