@@ -9,6 +9,7 @@ from vpgcnn.groups import Group as Group
 from vpgcnn.groups import Hue as Hue
 from vpgcnn.groups import Product as Product
 from vpgcnn.groups import Rotations as Rotations
+from vpgcnn.kernels import Nonstationary as Nonstationary
 from vpgcnn.kernels import Projected as Projected
 from vpgcnn.kernels import Relaxed as Relaxed
 from vpgcnn.kernels import ResidualPathway as ResidualPathway

@@ -22,6 +22,7 @@ from vpgcnn import (
     GroupPool,
     Hue,
     LiftConv2d,
+    Nonstationary,
     Pointwise,
     Projected,
     Relaxed,
@@ -98,6 +99,13 @@ def _alone(layer: nn.Module, group: Group = Hue(3), *, weighted: bool = True, la
     return Chain(Spread(group, weighted=weighted, last=last), layer)
 
 
+def _seeing_elements() -> GroupConv2d:
+    """A convolution whose kernel sees absolute elements: it starts with a scale of 0, which has to be moved."""
+    conv = GroupConv2d(4, 4, 3, SO2(4), kernel=Nonstationary())
+    nn.init.ones_(conv.kernel.scale)
+    return conv
+
+
 LAYERS = {
     **{f"conv-{key}": partial(_family, key) for key in FAMILIES},
     "conv-cyclic": lambda: _after_lift(GroupConv2d(64, 64, 3, Hue(3), padding=1), width=64),
@@ -105,6 +113,7 @@ LAYERS = {
     "conv-relaxed": lambda: _alone(GroupConv2d(4, 4, 3, SO2(4), kernel=Relaxed()), SO2(4)),
     "conv-residual-pathway": lambda: _alone(GroupConv2d(4, 4, 3, SO2(4), kernel=ResidualPathway()), SO2(4)),
     "conv-projected": lambda: _alone(GroupConv2d(4, 4, 3, Rotations(4), kernel=Projected()), Rotations(4)),
+    "conv-nonstationary": lambda: _alone(_seeing_elements(), SO2(4)),
     "conv-stride": lambda: _alone(GroupConv2d(4, 4, 4, Rotations(4), stride=2, padding=1), Rotations(4)),
     "conv-resample": lambda: _alone(GroupConv2d(4, 4, 3, SO2(4), resample=True, level=Shared()), SO2(4)),
     "conv-output": lambda: _alone(GroupConv2d(4, 4, 3, Hue(3), level=Variational(condition="output"))),

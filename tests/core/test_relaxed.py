@@ -17,6 +17,7 @@ from vpgcnn import (
     GroupFeature,
     Hue,
     LiftConv2d,
+    Nonstationary,
     Product,
     Projected,
     Relaxed,
@@ -64,11 +65,17 @@ def upset_tables(kernel: Kernel) -> None:
     nn.init.normal_(kernel.tables, std=0.1)
 
 
+def upset_scale(kernel: Kernel) -> None:
+    """Let the kernel see absolute elements."""
+    nn.init.constant_(kernel.scale, 0.8)
+
+
 BREAKERS: dict[str, tuple[KernelSpec, Callable[[Kernel], None]]] = {
     "relaxed": (Relaxed(), upset_weights),
     "relaxed-siren": (Relaxed(3, of=Siren(hidden=8)), upset_weights),
     "residual": (ResidualPathway(), upset_free),
     "residual-siren": (ResidualPathway(Siren(hidden=8)), upset_free),
+    "nonstationary": (Nonstationary(hidden=8), upset_scale),
     "projected": (Projected(), upset_tables),
 }
 """Kernels, and how to take each out of its equivariant limit, in which it starts."""
@@ -390,6 +397,50 @@ def test_kernels_with_priors_refuse_what_they_cannot_do() -> None:
         ResidualPathway(free_decay=float("nan"))
     with pytest.raises(ValueError, match=r"expected the 3 elements of Hue\(m=3\), got 2"):
         Projected().build(1, 1, 3, Hue(3), lift=False).expand(Hue(3).grid(), Hue(2).grid())
+
+
+# ---------------------------------------------------------------- non-stationary (van der Ouderaa et al., 2022)
+
+
+@both_layers
+@pytest.mark.parametrize("group", [*EXACT, SO2(8), Rotations(6)], ids=name)
+def test_nonstationary_at_scale_0_is_the_siren(double: None, group: Group, lift: bool) -> None:
+    kind, inputs = (LiftConv2d, 3) if lift else (GroupConv2d, 4)
+    siren = kind(inputs, 5, 3, group, kernel=Siren(hidden=8)).eval()
+    seeing = kind(inputs, 5, 3, group, kernel=Nonstationary(hidden=8)).eval()
+    left = seeing.load_state_dict(siren.state_dict(), strict=False)
+    assert sorted(left.missing_keys) == ["kernel.absolute.weight", "kernel.scale"]
+    given = images() if lift else random_feature(group)
+    assert (seeing(given).values - siren(given).values).abs().max() <= 1e-10
+    upset_scale(seeing.kernel)
+    assert (seeing(given).values - siren(given).values).abs().max() > 1e-3
+
+
+def test_each_axis_has_its_own_scale(double: None) -> None:
+    """A kernel that sees the absolute rotation is still equivariant to hues, and the other way round."""
+    group = Product(SO2(4), Hue(3))
+    grid = group.grid()
+    model = chain(group, Nonstationary(hidden=8))
+    for axis in (0, 1):
+        for layer in (model[0], model[2]):
+            with torch.no_grad():
+                layer.kernel.scale.copy_(0.8 * torch.eye(2)[axis])
+        kept, lost = grid[(grid[:, axis] == 0).nonzero().flatten()[1:]], grid[(grid[:, 1 - axis] == 0).nonzero()[1:, 0]]
+        assert equivariance_error(model, images(), group, kept).worst <= 1e-10
+        assert float(equivariance_error(model, images(), group, lost).relative.min()) > 1e-3
+
+
+def test_the_scale_learns_and_its_prior_pulls_it_to_0(double: None) -> None:
+    conv = GroupConv2d(4, 5, 3, SO2(4), kernel=Nonstationary(hidden=8, decay=0.3))
+    conv(random_feature(SO2(4))).values.square().sum().backward()
+    assert conv.kernel.scale.grad.abs().sum() > 0  # also at 0, where it starts
+    nn.init.constant_(conv.kernel.scale, -2.0)
+    conv.zero_grad()
+    penalty(conv).backward()
+    assert torch.allclose(penalty(conv), torch.tensor(1.2))
+    assert torch.allclose(conv.kernel.scale.grad, torch.tensor([-1.2]))
+    with pytest.raises(ValueError, match="decay must be a number of at least 0, got -1"):
+        Nonstationary(decay=-1)
 
 
 # ---------------------------------------------------------------- the penalty

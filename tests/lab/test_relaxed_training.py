@@ -14,7 +14,7 @@ from vpgcnn.kernels import ProjectedKernel, ResidualPathwayKernel
 from vpgcnn.lab.training.checkpoint import load_model
 from vpgcnn.lab.training.run import chosen_weights
 
-KERNELS = ["Relaxed(banks=3)", "ResidualPathway(free_decay=0.1)", "Projected(0.1)"]
+KERNELS = ["Relaxed(banks=3)", "ResidualPathway(free_decay=0.1)", "Projected(0.1)", "Nonstationary(hidden=8)"]
 
 
 @pytest.fixture(scope="module")

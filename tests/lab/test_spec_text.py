@@ -18,7 +18,7 @@ from vpgcnn.apps.commands.common import UsageError
 from vpgcnn.apps.commands.train import _config, _default, _options
 from vpgcnn.errors import UserError
 from vpgcnn.groups import O2, SO2, Dihedral, Group, Hue, Product, Rotations
-from vpgcnn.kernels import KernelSpec, Projected, Relaxed, ResidualPathway, Siren, Table
+from vpgcnn.kernels import KernelSpec, Nonstationary, Projected, Relaxed, ResidualPathway, Siren, Table
 from vpgcnn.lab import specs
 from vpgcnn.lab.config_io import from_json, to_json
 from vpgcnn.lab.networks import MODELS, SE2Config
@@ -71,6 +71,7 @@ kernels = st.one_of(
     basic,
     st.builds(Relaxed, numbers, st.one_of(st.none(), basic)),
     st.builds(ResidualPathway, st.one_of(st.none(), basic), strengths, free_decay=strengths),
+    st.builds(Nonstationary, numbers, decay=strengths),
     st.builds(Projected, st.one_of(strengths, st.tuples(strengths, strengths))),
 )
 STRATEGIES: dict[type[Any], st.SearchStrategy[Any]] = {
@@ -85,7 +86,7 @@ def test_every_registered_class_is_tried() -> None:
     """A class that is added to the registry needs a strategy above."""
     covered = {
         *(SO2, O2, Rotations, Dihedral, Hue, Product, Full, Fixed, Shared, Variational),
-        *(Siren, Table, Relaxed, ResidualPathway, Projected),
+        *(Siren, Table, Relaxed, ResidualPathway, Projected, Nonstationary),
         *(Window, SampledWindow, ReparametrizedWindow, RankedSoftmax, GumbelSoftmax),
     }
     ours = {name for name, kind in specs._known.items() if kind.__module__.startswith("vpgcnn.")}  # not of other tests
@@ -117,6 +118,7 @@ def test_text_is_the_call_that_makes_the_value(kind: type[Any], data: st.DataObj
         (Siren(omega=4), "Siren(omega=4)"),
         (Table(separable=True), "Table(separable=True)"),
         (ResidualPathway(free_decay=0.1), "ResidualPathway(free_decay=0.1)"),
+        (Nonstationary(omega=4, decay=0.1), "Nonstationary(omega=4, decay=0.1)"),
         (Projected((1.0, 0.5)), "Projected((1.0, 0.5))"),
         (Relaxed(3, of=Siren(omega=4)), "Relaxed(3, of=Siren(omega=4))"),
         (SO2(), "SO2(8)"),

@@ -5,12 +5,13 @@ from vpgcnn.kernels.default import default_kernel
 from vpgcnn.kernels.projected import Projected, ProjectedKernel
 from vpgcnn.kernels.relaxed import Relaxed, RelaxedKernel
 from vpgcnn.kernels.residual import ResidualPathway, ResidualPathwayKernel
-from vpgcnn.kernels.siren import Siren, SirenKernel
+from vpgcnn.kernels.siren import Nonstationary, Siren, SirenKernel
 from vpgcnn.kernels.table import Table, TableKernel
 
 __all__ = [
     "Kernel",
     "KernelSpec",
+    "Nonstationary",
     "Projected",
     "ProjectedKernel",
     "Relaxed",
