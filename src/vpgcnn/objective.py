@@ -41,6 +41,7 @@ __all__ = [
     "KlSchedule",
     "KlWeight",
     "Price",
+    "dual_step",
     "log_shares",
     "parameter_groups",
     "penalty",
@@ -342,6 +343,20 @@ def penalty(model: nn.Module) -> Tensor:
     """
     parts = [part.penalty() for part in model.modules() if isinstance(part, Kernel)]
     return sum((part for part in parts if part is not None), torch.zeros(()))
+
+
+def dual_step(model: nn.Module) -> None:
+    """Move the multipliers of kernels with a constraint (`Constrained`). Nothing happens for other kernels.
+
+        >>> optimiser.step()
+        >>> dual_step(net)
+
+    Args:
+        model: Any network with layers of this package inside.
+    """
+    for part in model.modules():
+        if isinstance(part, Kernel):
+            part.dual_step()
 
 
 def parameter_groups(

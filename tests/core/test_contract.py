@@ -12,6 +12,7 @@ from torch.export import Dim
 from support import FAMILIES, SmallNet, channels_last, random_feature
 from vpgcnn import (
     SO2,
+    Constrained,
     Full,
     Group,
     GroupBatchNorm,
@@ -113,6 +114,7 @@ LAYERS = {
     "conv-relaxed": lambda: _alone(GroupConv2d(4, 4, 3, SO2(4), kernel=Relaxed()), SO2(4)),
     "conv-residual-pathway": lambda: _alone(GroupConv2d(4, 4, 3, SO2(4), kernel=ResidualPathway()), SO2(4)),
     "conv-projected": lambda: _alone(GroupConv2d(4, 4, 3, Rotations(4), kernel=Projected()), Rotations(4)),
+    "conv-constrained": lambda: _alone(GroupConv2d(4, 4, 3, SO2(4), kernel=Constrained()), SO2(4)),
     "conv-nonstationary": lambda: _alone(_seeing_elements(), SO2(4)),
     "conv-stride": lambda: _alone(GroupConv2d(4, 4, 4, Rotations(4), stride=2, padding=1), Rotations(4)),
     "conv-resample": lambda: _alone(GroupConv2d(4, 4, 3, SO2(4), resample=True, level=Shared()), SO2(4)),

@@ -10,6 +10,7 @@ from support import SmallNet, name, random_feature, set_theta, warm
 from vpgcnn import (
     O2,
     SO2,
+    Constrained,
     Dihedral,
     Fixed,
     Group,
@@ -28,6 +29,7 @@ from vpgcnn import (
     Siren,
     Table,
     Variational,
+    dual_step,
     equivariance_error,
     fold,
     folded,
@@ -70,12 +72,19 @@ def upset_scale(kernel: Kernel) -> None:
     nn.init.constant_(kernel.scale, 0.8)
 
 
+def upset_gate(kernel: Kernel) -> None:
+    """Let the free kernel in."""
+    nn.init.constant_(kernel.gate, 0.7)
+
+
 BREAKERS: dict[str, tuple[KernelSpec, Callable[[Kernel], None]]] = {
     "relaxed": (Relaxed(), upset_weights),
     "relaxed-siren": (Relaxed(3, of=Siren(hidden=8)), upset_weights),
     "residual": (ResidualPathway(), upset_free),
     "residual-siren": (ResidualPathway(Siren(hidden=8)), upset_free),
     "nonstationary": (Nonstationary(hidden=8), upset_scale),
+    "constrained": (Constrained(initial=0.0), upset_gate),
+    "constrained-siren": (Constrained(Siren(hidden=8), initial=0.0), upset_gate),
     "projected": (Projected(), upset_tables),
 }
 """Kernels, and how to take each out of its equivariant limit, in which it starts."""
@@ -441,6 +450,70 @@ def test_the_scale_learns_and_its_prior_pulls_it_to_0(double: None) -> None:
     assert torch.allclose(conv.kernel.scale.grad, torch.tensor([-1.2]))
     with pytest.raises(ValueError, match="decay must be a number of at least 0, got -1"):
         Nonstationary(decay=-1)
+
+
+# ---------------------------------------------------------------- constrained (ACE, 2025)
+
+
+@both_layers
+@pytest.mark.parametrize("group", EXACT, ids=name)
+def test_constrained_with_a_closed_gate_is_the_group_convolution(double: None, group: Group, lift: bool) -> None:
+    kind, inputs = (LiftConv2d, 3) if lift else (GroupConv2d, 4)
+    gated = kind(inputs, 5, 3, group, kernel=Constrained()).eval()
+    plain = kind(inputs, 5, 3, group).eval()
+    plain.kernel.load_state_dict(gated.kernel.equivariant.state_dict())
+    given = images() if lift else random_feature(group)
+    both, alone = gated(given).values, plain(given).values
+    assert (both - alone).abs().max() > 1e-3  # it starts free
+    with torch.no_grad():
+        gated.kernel.gate.fill_(0.5)
+    assert torch.allclose(gated(given).values, (both + alone) / 2, atol=1e-12)
+    with torch.no_grad():
+        gated.kernel.gate.zero_()
+    assert (gated(given).values - alone).abs().max() <= 1e-10
+
+
+def settled(spec: KernelSpec, wanted: float) -> tuple[float, float]:
+    """Gate and multiplier after many steps, where the rest of the loss, ½(γ − wanted)², wants the gate elsewhere."""
+    kernel = spec.build(1, 1, 1, Hue(3), lift=False)
+    optimiser = torch.optim.SGD([kernel.gate], lr=0.1)
+    for _ in range(2000):
+        optimiser.zero_grad()
+        ((kernel.gate - wanted).square() / 2 + penalty(kernel)).backward()
+        optimiser.step()
+        dual_step(kernel)
+    return float(kernel.gate.detach()), float(kernel.multiplier)
+
+
+@pytest.mark.parametrize("wanted", [1.0, -0.6, 0.0])
+def test_the_multiplier_closes_the_gate_whatever_the_loss_wants(double: None, wanted: float) -> None:
+    """λ becomes what the loss would pay for the symmetry: minus its slope at γ = 0."""
+    assert settled(Constrained(rate=0.05), wanted) == pytest.approx((0.0, wanted), abs=1e-8)
+
+
+@pytest.mark.parametrize(("elastic", "gate"), [(1.0, 0.5), (3.0, 0.25)])
+def test_an_elastic_constraint_gives_in_where_the_loss_insists(double: None, elastic: float, gate: float) -> None:
+    """The least of ½(γ − 1)² + ½·elastic·γ² is at 1/(1 + elastic), where λ = elastic·γ."""
+    for sign in (1.0, -1.0):
+        found = settled(Constrained(rate=0.05, elastic=elastic), sign)
+        assert found == pytest.approx((sign * gate, elastic * gate), abs=1e-8)
+
+
+def test_the_multiplier_is_part_of_the_state(double: None) -> None:
+    conv = GroupConv2d(2, 2, 3, Hue(3), kernel=Constrained(rate=0.25))
+    dual_step(conv)
+    dual_step(conv)
+    assert float(conv.kernel.multiplier) == 0.5
+    again = GroupConv2d(2, 2, 3, Hue(3), kernel=Constrained())
+    again.load_state_dict(conv.state_dict())
+    assert torch.allclose(penalty(again), torch.tensor(0.5))
+
+
+def test_constrained_refuses_what_it_cannot_do() -> None:
+    with pytest.raises(ValueError, match="elastic must be above 0"):
+        Constrained(elastic=0)
+    with pytest.raises(ValueError, match="rate must be a number of at least 0, got -1"):
+        Constrained(rate=-1)
 
 
 # ---------------------------------------------------------------- the penalty

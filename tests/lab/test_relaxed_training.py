@@ -10,11 +10,17 @@ import pytest
 import torch
 
 from vpgcnn.apps import cli
-from vpgcnn.kernels import ProjectedKernel, ResidualPathwayKernel
+from vpgcnn.kernels import ConstrainedKernel, ProjectedKernel, ResidualPathwayKernel
 from vpgcnn.lab.training.checkpoint import load_model
 from vpgcnn.lab.training.run import chosen_weights
 
-KERNELS = ["Relaxed(banks=3)", "ResidualPathway(free_decay=0.1)", "Projected(0.1)", "Nonstationary(hidden=8)"]
+KERNELS = [
+    "Relaxed(banks=3)",
+    "ResidualPathway(free_decay=0.1)",
+    "Projected(0.1)",
+    "Constrained()",
+    "Nonstationary(hidden=8)",
+]
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +59,15 @@ def test_it_trains_from_the_command_line_and_comes_back(bars: Path, tmp_path: Pa
     assert json.loads((tmp_path / "run" / "result.json").read_text())["test"]["images"] > 0
     assert net(torch.rand(2, 1, 16, 16)).logits.shape == (2, 2)
     assert cli.main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
+
+
+def test_multipliers_follow_the_gates_in_training(bars: Path, tmp_path: Path) -> None:
+    net = trained(bars, tmp_path / "run", "Constrained(rate=0.5)", "--select", "last")
+    found = [part for part in net.modules() if isinstance(part, ConstrainedKernel)]
+    assert len(found) == 3
+    for kernel in found:
+        assert kernel.multiplier > 0.5
+        assert kernel.gate < 0.95  # λ pushes it down from 1
 
 
 def test_a_stronger_prior_holds_the_kernels_nearer_to_equivariant_ones(bars: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from vpgcnn.apps.commands.common import UsageError
 from vpgcnn.apps.commands.train import _config, _default, _options
 from vpgcnn.errors import UserError
 from vpgcnn.groups import O2, SO2, Dihedral, Group, Hue, Product, Rotations
-from vpgcnn.kernels import KernelSpec, Nonstationary, Projected, Relaxed, ResidualPathway, Siren, Table
+from vpgcnn.kernels import Constrained, KernelSpec, Nonstationary, Projected, Relaxed, ResidualPathway, Siren, Table
 from vpgcnn.lab import specs
 from vpgcnn.lab.config_io import from_json, to_json
 from vpgcnn.lab.networks import MODELS, SE2Config
@@ -72,6 +72,7 @@ kernels = st.one_of(
     st.builds(Relaxed, numbers, st.one_of(st.none(), basic)),
     st.builds(ResidualPathway, st.one_of(st.none(), basic), strengths, free_decay=strengths),
     st.builds(Nonstationary, numbers, decay=strengths),
+    st.builds(Constrained, basic, elastic=st.one_of(st.none(), shares)),
     st.builds(Projected, st.one_of(strengths, st.tuples(strengths, strengths))),
 )
 STRATEGIES: dict[type[Any], st.SearchStrategy[Any]] = {
@@ -86,7 +87,7 @@ def test_every_registered_class_is_tried() -> None:
     """A class that is added to the registry needs a strategy above."""
     covered = {
         *(SO2, O2, Rotations, Dihedral, Hue, Product, Full, Fixed, Shared, Variational),
-        *(Siren, Table, Relaxed, ResidualPathway, Projected, Nonstationary),
+        *(Siren, Table, Relaxed, ResidualPathway, Projected, Nonstationary, Constrained),
         *(Window, SampledWindow, ReparametrizedWindow, RankedSoftmax, GumbelSoftmax),
     }
     ours = {name for name, kind in specs._known.items() if kind.__module__.startswith("vpgcnn.")}  # not of other tests

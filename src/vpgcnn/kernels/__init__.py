@@ -1,6 +1,7 @@
 """Kernels: functions on the plane and the group, and how to convolve with them."""
 
 from vpgcnn.kernels.base import Kernel, KernelSpec
+from vpgcnn.kernels.constrained import Constrained, ConstrainedKernel
 from vpgcnn.kernels.default import default_kernel
 from vpgcnn.kernels.projected import Projected, ProjectedKernel
 from vpgcnn.kernels.relaxed import Relaxed, RelaxedKernel
@@ -9,6 +10,8 @@ from vpgcnn.kernels.siren import Nonstationary, Siren, SirenKernel
 from vpgcnn.kernels.table import Table, TableKernel
 
 __all__ = [
+    "Constrained",
+    "ConstrainedKernel",
     "Kernel",
     "KernelSpec",
     "Nonstationary",

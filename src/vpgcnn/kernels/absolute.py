@@ -14,7 +14,7 @@ from torch import Tensor
 from vpgcnn._ops.constants import constant
 from vpgcnn.groups import Group
 
-__all__ = ["at_elements"]
+__all__ = ["at_elements", "at_pairs"]
 
 
 def at_elements(values: Tensor, group: Group, u: Tensor, dim: int = 0) -> Tensor:
@@ -35,6 +35,24 @@ def at_elements(values: Tensor, group: Group, u: Tensor, dim: int = 0) -> Tensor
         return values
     along = values.movedim(dim, -1)
     return (along @ _interpolation(group, u).to(values.dtype).T).movedim(-1, dim)
+
+
+def at_pairs(values: Tensor, group: Group, u: Tensor, v: Tensor | None) -> Tensor:
+    """The expansion of a free kernel at output elements u and input elements v, from that on the grid.
+
+    Args:
+        values: `(O, G, C, G, k, k)`, or `(O, G, C, 1, k, k)` at a lift.
+        group: The group.
+        u: Output elements `(U, K)`.
+        v: Input elements `(V, K)`; None at a lift.
+
+    Returns:
+        `(O, U, C, V, k, k)`. Applied to all input elements it averages over v, however many there are.
+    """
+    values = at_elements(values, group, u, dim=1)
+    if v is None:
+        return values
+    return at_elements(values, group, v, dim=3) * (group.count / v.shape[0])
 
 
 def _interpolation(group: Group, u: Tensor) -> Tensor:

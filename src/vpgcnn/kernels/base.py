@@ -168,6 +168,12 @@ class Kernel(nn.Module, ABC):
         """
         return None
 
+    def dual_step(self) -> None:
+        """Move the multipliers of constraints after a step of the optimiser; nothing where there are none.
+
+        `vpgcnn.dual_step` calls it for each kernel of a network.
+        """
+
     # ------------------------------------------------------------ some of the elements
 
     @property

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vpgcnn._ops.precision import full_precision
 from vpgcnn.groups import Group
-from vpgcnn.kernels.absolute import at_elements
+from vpgcnn.kernels.absolute import at_pairs
 from vpgcnn.kernels.base import Kernel, KernelSpec, check_strength
 from vpgcnn.kernels.default import default_kernel
 
@@ -67,11 +67,7 @@ class ResidualPathwayKernel(Kernel):
 
     def expand(self, u: Tensor, v: Tensor | None) -> Tensor:
         weight = self.equivariant.expand(u, v)
-        free = at_elements(self.free.to(weight.dtype), self.group, u, dim=1)
-        if v is not None:
-            # F holds the average over the grid's elements already; there may be another number of them.
-            free = at_elements(free, self.group, v, dim=3) * (self.group.count / v.shape[0])
-        return weight + free
+        return weight + at_pairs(self.free.to(weight.dtype), self.group, u, v)
 
     def penalty(self) -> Tensor:
         grid = self.grid(self.free)

@@ -46,7 +46,7 @@ from vpgcnn.lab.training.seeds import generator, seed_of
 from vpgcnn.levels import VariationalLevel, set_progress
 from vpgcnn.measure import idle_levels, read_levels
 from vpgcnn.nn.norm import synchronise
-from vpgcnn.objective import Elbo, log_shares, penalty
+from vpgcnn.objective import Elbo, dual_step, log_shares, penalty
 
 __all__ = ["Interrupted", "evaluate", "make_card", "train"]
 
@@ -322,6 +322,7 @@ class _Training:
         for optimiser in self.optimisers.values():
             optimiser.step()
             optimiser.zero_grad()
+        dual_step(self.plain)
         right = (prediction.logits.detach().argmax(dim=1) == labels).float().mean()
         asked = right.new_tensor(float(stop.received))
         means = torch.stack([elbo.nll.detach(), elbo.kl.detach(), right, asked])
