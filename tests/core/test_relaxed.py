@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from support import SmallNet, name, random_feature, set_theta, warm
+from support import HostReads, SmallNet, host_reads, name, random_feature, set_theta, warm
 from vpgcnn import (
     O2,
     SO2,
     Constrained,
     Dihedral,
     Fixed,
+    Full,
     Group,
     GroupConv2d,
     GroupFeature,
@@ -36,10 +37,11 @@ from vpgcnn import (
     penalty,
 )
 from vpgcnn._ops import resample
-from vpgcnn.export import Deployed, exported
+from vpgcnn.export import Deployed, exported, onnx_bytes
 from vpgcnn.kernels import Kernel, KernelSpec, ProjectedKernel, TableKernel
 from vpgcnn.kernels.absolute import at_elements
 from vpgcnn.kernels.table import has_table
+from vpgcnn.levels import LevelSpec
 from vpgcnn.nn import all_elements
 
 # Quarter turns are exact, so the grid of these groups is: no test needs a tolerance for interpolation.
@@ -177,6 +179,38 @@ def test_it_is_exported(key: str, group: Group) -> None:
     more = images(5)
     for one, two in zip(program.module()(more), deployed(more), strict=True):
         assert torch.allclose(one, two, atol=1e-5)
+
+
+@pytest.mark.parametrize("key", [key for key in BREAKERS if not key.endswith("siren")])
+def test_onnx_gives_the_same(key: str) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="there is no onnxruntime")
+    pytest.importorskip("onnxscript", reason="there is no onnxscript")
+    levels: list[LevelSpec] = [Full(), Variational(), Full(), Full()]
+    net = broken(SmallNet(SO2(4) if exists(key, SO2(4)) else Hue(3), levels=levels, kernel=BREAKERS[key][0]), key)
+    made = Deployed(warm(net, images()), example=images(1))
+    session = onnxruntime.InferenceSession(onnx_bytes(exported(made, 3, 8), {"classes": ["a"]}))
+    for batch in (1, 5):
+        given = images(batch)
+        with torch.no_grad():
+            expected = made(given)
+        for one, two in zip(session.run(None, {"images": given.numpy()}), expected, strict=True):
+            assert torch.allclose(torch.from_numpy(one), two, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("key", "group"), [case for case in CASES if case[1] in (SO2(4), Product(Rotations(4), Hue(3)))], ids=str
+)
+def test_a_training_step_does_not_make_the_host_wait(key: str, group: Group) -> None:
+    """With the penalty, which expands kernels by itself."""
+    assert host_reads(SmallNet(group, kernel=BREAKERS[key][0]), images(4)) == []
+    net = SmallNet(group, kernel=BREAKERS[key][0]).to("meta")
+    for _ in range(2):  # constants are made in the first round
+        with HostReads() as reads:
+            prior = penalty(net)
+            if prior.requires_grad:
+                prior.backward()
+            dual_step(net)
+    assert reads.found == []
 
 
 @every_kernel
