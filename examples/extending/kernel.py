@@ -1,6 +1,6 @@
-"""A kernel: relaxed group convolution (Wang et al., 2022). Each output element scales the shared table by its own w(u).
+"""A kernel: each output element u scales the shared table by a number of its own, w(u).
 
-    vpgcnn --use kernel.py train mnist67-180 --model.group "Rotations(4)" --model.kernel "Relaxed()"
+    vpgcnn --use kernel.py train mnist67-180 --model.group "Rotations(4)" --model.kernel "Scaled()"
 
 A kernel has to define `expand`. The layer uses a faster algorithm only where it computes what `expand` says.
 """
@@ -17,16 +17,16 @@ from vpgcnn.lab.specs import register
 
 @register
 @dataclass(frozen=True)
-class Relaxed(KernelSpec):
+class Scaled(KernelSpec):
     """The value that `kernel=` takes."""
 
     spread: float = 0.0  # standard deviation of w(u) about 1 at the start
 
-    def build(self, in_channels: int, out_channels: int, size: int, group: Group, *, lift: bool) -> "RelaxedKernel":
-        return RelaxedKernel(in_channels, out_channels, size, group, lift=lift, spread=self.spread)
+    def build(self, in_channels: int, out_channels: int, size: int, group: Group, *, lift: bool) -> "ScaledKernel":
+        return ScaledKernel(in_channels, out_channels, size, group, lift=lift, spread=self.spread)
 
 
-class RelaxedKernel(TableKernel):
+class ScaledKernel(TableKernel):
     """Equivariant while all w(u) are equal, as at the start; training may let them differ."""
 
     def __init__(self, *sizes: int | Group, lift: bool, spread: float) -> None:

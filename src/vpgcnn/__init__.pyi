@@ -9,6 +9,11 @@ from vpgcnn.groups import Group as Group
 from vpgcnn.groups import Hue as Hue
 from vpgcnn.groups import Product as Product
 from vpgcnn.groups import Rotations as Rotations
+from vpgcnn.kernels import Constrained as Constrained
+from vpgcnn.kernels import Nonstationary as Nonstationary
+from vpgcnn.kernels import Projected as Projected
+from vpgcnn.kernels import Relaxed as Relaxed
+from vpgcnn.kernels import ResidualPathway as ResidualPathway
 from vpgcnn.kernels import Siren as Siren
 from vpgcnn.kernels import Table as Table
 from vpgcnn.levels import Fixed as Fixed
@@ -36,7 +41,9 @@ from vpgcnn.nn import name_layers as name_layers
 from vpgcnn.nn import unfold as unfold
 from vpgcnn.objective import Elbo as Elbo
 from vpgcnn.objective import KlSchedule as KlSchedule
+from vpgcnn.objective import dual_step as dual_step
 from vpgcnn.objective import parameter_groups as parameter_groups
+from vpgcnn.objective import penalty as penalty
 from vpgcnn.testing import assert_equivariant as assert_equivariant
 from vpgcnn.testing import equivariance_error as equivariance_error
 

@@ -30,9 +30,22 @@ from torch import Tensor, nn
 
 from vpgcnn.errors import UserError
 from vpgcnn.features import Prediction
+from vpgcnn.kernels import Kernel
 from vpgcnn.levels import Level
 
-__all__ = ["PRICE", "Band", "DualWeight", "Elbo", "KlSchedule", "KlWeight", "Price", "log_shares", "parameter_groups"]
+__all__ = [
+    "PRICE",
+    "Band",
+    "DualWeight",
+    "Elbo",
+    "KlSchedule",
+    "KlWeight",
+    "Price",
+    "dual_step",
+    "log_shares",
+    "parameter_groups",
+    "penalty",
+]
 
 PRICE = 0.05
 """What a whole circle of the group is worth to an image, in nats of classification loss. All levels share it."""
@@ -313,6 +326,37 @@ def _running(before: float | None, value: float, memory: float) -> float:
 def _check_memory(memory: float) -> None:
     if not 0 <= memory < 1:
         raise UserError(f"memory is the weight of the past, from 0 to below 1, got {memory}")
+
+
+def penalty(model: nn.Module) -> Tensor:
+    """What the priors of a network's kernels add to the loss; 0 for kernels without one, as `Table()` and `Siren()`.
+
+        >>> loss = Elbo.of(net(images), labels).total() + penalty(net)
+
+    Priors are counted once for each training step, whatever the number of images.
+
+    Args:
+        model: Any network with layers of this package inside.
+
+    Returns:
+        A scalar.
+    """
+    parts = [part.penalty() for part in model.modules() if isinstance(part, Kernel)]
+    return sum((part for part in parts if part is not None), torch.zeros(()))
+
+
+def dual_step(model: nn.Module) -> None:
+    """Move the multipliers of kernels with a constraint (`Constrained`). Nothing happens for other kernels.
+
+        >>> optimiser.step()
+        >>> dual_step(net)
+
+    Args:
+        model: Any network with layers of this package inside.
+    """
+    for part in model.modules():
+        if isinstance(part, Kernel):
+            part.dual_step()
 
 
 def parameter_groups(

@@ -45,7 +45,7 @@ def test_each_is_one_short_file() -> None:
 
 
 def test_text_and_value_are_the_same_thing() -> None:
-    for call, kind in (("Relaxed(0.5)", KernelSpec), ("Swap()", Group), *((level, LevelSpec) for level in LEVELS)):
+    for call, kind in (("Scaled(0.5)", KernelSpec), ("Swap()", Group), *((level, LevelSpec) for level in LEVELS)):
         value: Any = parse(call, kind)
         assert parse(text(value), kind) == value
 
@@ -53,7 +53,7 @@ def test_text_and_value_are_the_same_thing() -> None:
 # 17 and 32 channels take the cyclic algorithm on hues; 24 on quarter turns with 7×7 kernels the Fourier basis.
 @pytest.mark.parametrize(("group", "width", "size"), [(Hue(3), 4, 3), (Hue(3), 32, 3), (Rotations(4), 24, 7)])
 def test_a_kernel_is_used_on_every_path(group: Group, width: int, size: int) -> None:
-    kernel = parse("Relaxed(0.5)", KernelSpec)
+    kernel = parse("Scaled(0.5)", KernelSpec)
     net = SmallNet(group, kernel=kernel, width=width, size=size, level=Variational()).eval()
     x = images()
     before = net(x).logits
@@ -111,7 +111,7 @@ def test_networks_are_converted_to_it(level: str | None) -> None:
 
 @pytest.mark.parametrize(
     ("group", "kernel", "level"),
-    [("Hue(3)", "Relaxed()", "full"), ("Swap()", None, "variational"), *(("SO2(4)", None, level) for level in LEVELS)],
+    [("Hue(3)", "Scaled()", "full"), ("Swap()", None, "variational"), *(("SO2(4)", None, level) for level in LEVELS)],
 )
 def test_networks_are_exported(group: str, kernel: str | None, level: str) -> None:
     made = None if kernel is None else parse(kernel, KernelSpec)
@@ -129,7 +129,7 @@ def test_networks_are_exported(group: str, kernel: str | None, level: str) -> No
 TINY = ["--epochs", "1", "--data.limit", "64", "--threads", "1", "--json"]
 DIGITS = ["mnist67-180", "--data.source", "embedded"]
 RUNS = {
-    "kernel": [*DIGITS, "--model.group", "Rotations(4)", "--model.kernel", "Relaxed()"],
+    "kernel": [*DIGITS, "--model.group", "Rotations(4)", "--model.kernel", "Scaled()"],
     "level": [*DIGITS, "--model.level", "Jittered(0.2, 0.8)"],
     "family": [*DIGITS, "--model.level", "Variational(Bell(0.5), condition='output')"],
     "group": ["colormnist-lt", "--data.source", "embedded", "--model.group", "Swap()"],

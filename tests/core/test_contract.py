@@ -12,6 +12,7 @@ from torch.export import Dim
 from support import FAMILIES, SmallNet, channels_last, random_feature
 from vpgcnn import (
     SO2,
+    Constrained,
     Full,
     Group,
     GroupBatchNorm,
@@ -22,8 +23,12 @@ from vpgcnn import (
     GroupPool,
     Hue,
     LiftConv2d,
+    Nonstationary,
     Pointwise,
+    Projected,
+    Relaxed,
     ReparametrizedWindow,
+    ResidualPathway,
     Rotations,
     Shared,
     SpatialPool,
@@ -95,10 +100,22 @@ def _alone(layer: nn.Module, group: Group = Hue(3), *, weighted: bool = True, la
     return Chain(Spread(group, weighted=weighted, last=last), layer)
 
 
+def _seeing_elements() -> GroupConv2d:
+    """A convolution whose kernel sees absolute elements: it starts with a scale of 0, which has to be moved."""
+    conv = GroupConv2d(4, 4, 3, SO2(4), kernel=Nonstationary())
+    nn.init.ones_(conv.kernel.scale)
+    return conv
+
+
 LAYERS = {
     **{f"conv-{key}": partial(_family, key) for key in FAMILIES},
     "conv-cyclic": lambda: _after_lift(GroupConv2d(64, 64, 3, Hue(3), padding=1), width=64),
     "conv-separable": lambda: _alone(GroupConv2d(4, 4, 3, Hue(6), kernel=Table(separable=True)), Hue(6)),
+    "conv-relaxed": lambda: _alone(GroupConv2d(4, 4, 3, SO2(4), kernel=Relaxed()), SO2(4)),
+    "conv-residual-pathway": lambda: _alone(GroupConv2d(4, 4, 3, SO2(4), kernel=ResidualPathway()), SO2(4)),
+    "conv-projected": lambda: _alone(GroupConv2d(4, 4, 3, Rotations(4), kernel=Projected()), Rotations(4)),
+    "conv-constrained": lambda: _alone(GroupConv2d(4, 4, 3, SO2(4), kernel=Constrained()), SO2(4)),
+    "conv-nonstationary": lambda: _alone(_seeing_elements(), SO2(4)),
     "conv-stride": lambda: _alone(GroupConv2d(4, 4, 4, Rotations(4), stride=2, padding=1), Rotations(4)),
     "conv-resample": lambda: _alone(GroupConv2d(4, 4, 3, SO2(4), resample=True, level=Shared()), SO2(4)),
     "conv-output": lambda: _alone(GroupConv2d(4, 4, 3, Hue(3), level=Variational(condition="output"))),

@@ -18,7 +18,7 @@ from vpgcnn.apps.commands.common import UsageError
 from vpgcnn.apps.commands.train import _config, _default, _options
 from vpgcnn.errors import UserError
 from vpgcnn.groups import O2, SO2, Dihedral, Group, Hue, Product, Rotations
-from vpgcnn.kernels import KernelSpec, Siren, Table
+from vpgcnn.kernels import Constrained, KernelSpec, Nonstationary, Projected, Relaxed, ResidualPathway, Siren, Table
 from vpgcnn.lab import specs
 from vpgcnn.lab.config_io import from_json, to_json
 from vpgcnn.lab.networks import MODELS, SE2Config
@@ -63,8 +63,17 @@ levels = st.one_of(
         st.booleans(),
     ),
 )
-kernels = st.one_of(
+basic = st.one_of(
     st.builds(Table, st.booleans()), st.builds(Siren, numbers, omega=st.floats(0.1, 50.0, allow_nan=False))
+)
+strengths = st.floats(0.0, 50.0)
+kernels = st.one_of(
+    basic,
+    st.builds(Relaxed, numbers, st.one_of(st.none(), basic)),
+    st.builds(ResidualPathway, st.one_of(st.none(), basic), strengths, free_decay=strengths),
+    st.builds(Nonstationary, numbers, decay=strengths),
+    st.builds(Constrained, basic, elastic=st.one_of(st.none(), shares)),
+    st.builds(Projected, st.one_of(strengths, st.tuples(strengths, strengths))),
 )
 STRATEGIES: dict[type[Any], st.SearchStrategy[Any]] = {
     Group: groups,
@@ -77,7 +86,8 @@ STRATEGIES: dict[type[Any], st.SearchStrategy[Any]] = {
 def test_every_registered_class_is_tried() -> None:
     """A class that is added to the registry needs a strategy above."""
     covered = {
-        *(SO2, O2, Rotations, Dihedral, Hue, Product, Full, Fixed, Shared, Variational, Siren, Table),
+        *(SO2, O2, Rotations, Dihedral, Hue, Product, Full, Fixed, Shared, Variational),
+        *(Siren, Table, Relaxed, ResidualPathway, Projected, Nonstationary, Constrained),
         *(Window, SampledWindow, ReparametrizedWindow, RankedSoftmax, GumbelSoftmax),
     }
     ours = {name for name, kind in specs._known.items() if kind.__module__.startswith("vpgcnn.")}  # not of other tests
@@ -108,6 +118,10 @@ def test_text_is_the_call_that_makes_the_value(kind: type[Any], data: st.DataObj
         (Shared(GumbelSoftmax(final=0.1)), "Shared(GumbelSoftmax(final=0.1))"),
         (Siren(omega=4), "Siren(omega=4)"),
         (Table(separable=True), "Table(separable=True)"),
+        (ResidualPathway(free_decay=0.1), "ResidualPathway(free_decay=0.1)"),
+        (Nonstationary(omega=4, decay=0.1), "Nonstationary(omega=4, decay=0.1)"),
+        (Projected((1.0, 0.5)), "Projected((1.0, 0.5))"),
+        (Relaxed(3, of=Siren(omega=4)), "Relaxed(3, of=Siren(omega=4))"),
         (SO2(), "SO2(8)"),
     ],
 )

@@ -1,13 +1,29 @@
 """Kernels: functions on the plane and the group, and how to convolve with them."""
 
-from vpgcnn.groups import Group
 from vpgcnn.kernels.base import Kernel, KernelSpec
-from vpgcnn.kernels.siren import Siren, SirenKernel
-from vpgcnn.kernels.table import Table, TableKernel, has_table
+from vpgcnn.kernels.constrained import Constrained, ConstrainedKernel
+from vpgcnn.kernels.default import default_kernel
+from vpgcnn.kernels.projected import Projected, ProjectedKernel
+from vpgcnn.kernels.relaxed import Relaxed, RelaxedKernel
+from vpgcnn.kernels.residual import ResidualPathway, ResidualPathwayKernel
+from vpgcnn.kernels.siren import Nonstationary, Siren, SirenKernel
+from vpgcnn.kernels.table import Table, TableKernel
 
-__all__ = ["Kernel", "KernelSpec", "Siren", "SirenKernel", "Table", "TableKernel", "default_kernel"]
-
-
-def default_kernel(group: Group) -> KernelSpec:
-    """A table where turning by index is exact, a SIREN elsewhere."""
-    return Table() if has_table(group) else Siren()
+__all__ = [
+    "Constrained",
+    "ConstrainedKernel",
+    "Kernel",
+    "KernelSpec",
+    "Nonstationary",
+    "Projected",
+    "ProjectedKernel",
+    "Relaxed",
+    "RelaxedKernel",
+    "ResidualPathway",
+    "ResidualPathwayKernel",
+    "Siren",
+    "SirenKernel",
+    "Table",
+    "TableKernel",
+    "default_kernel",
+]

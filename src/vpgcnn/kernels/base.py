@@ -12,6 +12,7 @@ only to compute the same faster.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from vpgcnn._ops.geometry import Geometry
 from vpgcnn._ops.precision import full_precision
 from vpgcnn.groups import Group
 
-__all__ = ["Kernel", "KernelSpec", "check_whole", "tap_points"]
+__all__ = ["Kernel", "KernelSpec", "check_strength", "check_whole", "tap_points"]
 
 RELU_GAIN = 2.0
 """E[relu(z)²] is half of E[z²]."""
@@ -35,6 +36,13 @@ def check_whole(name: str, value: object, least: int) -> None:
     """Refuse what is not a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def check_strength(name: str, value: object) -> None:
+    """Refuse what is not a finite number of at least 0."""
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or value < 0:  # type: ignore[operator]
+        raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
 
 
 def tap_points(size: int) -> Tensor:
@@ -153,6 +161,19 @@ class Kernel(nn.Module, ABC):
         out = spectral.conv2d(values.flatten(1, 2), weight, wide, *geometry, factors)
         return out.unflatten(1, (self.out_channels, count))
 
+    def penalty(self) -> Tensor | None:
+        """What the prior of this kernel adds to the training loss, a scalar; None if there is none.
+
+        `vpgcnn.penalty` sums it over a network. Kernels inside this one are not included: they have their own.
+        """
+        return None
+
+    def dual_step(self) -> None:
+        """Move the multipliers of constraints after a step of the optimiser; nothing where there are none.
+
+        `vpgcnn.dual_step` calls it for each kernel of a network.
+        """
+
     # ------------------------------------------------------------ some of the elements
 
     @property
@@ -227,6 +248,10 @@ class Kernel(nn.Module, ABC):
             return weight
         undo = self.group.rgb(self.group.inverse(u)).to(weight.dtype)
         return torch.einsum("oucvxy,ucd->oudvxy", weight, undo)
+
+    def grid(self, like: Tensor) -> Tensor:
+        """The group's grid `(G, K)`, on the device of a parameter and in at least single precision."""
+        return self.group.grid(dtype=torch.promote_types(like.dtype, torch.float32), device=like.device)
 
     def inherits(self, owner: type, *names: str) -> bool:
         """Whether these methods are still the owner's: a fast path may be used only if it computes what they say."""

@@ -15,9 +15,9 @@ from vpgcnn._ops.constants import constant
 from vpgcnn._ops.geometry import Geometry
 from vpgcnn._ops.precision import full_precision
 from vpgcnn.groups import Group, even_grid
-from vpgcnn.kernels.base import Kernel, KernelSpec, tap_points
+from vpgcnn.kernels.base import Kernel, KernelSpec, check_strength, tap_points
 
-__all__ = ["Siren", "SirenKernel"]
+__all__ = ["Nonstationary", "Siren", "SirenKernel"]
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,40 @@ class Siren(KernelSpec):
         return SirenKernel(*sizes, group, lift=lift, hidden=self.hidden, omega=self.omega)
 
 
+@dataclass(frozen=True)
+class Nonstationary(KernelSpec):
+    """A `Siren` that also sees the absolute element, through a learned scale with a prior at 0. For any group.
+
+    The kernel is k(R_u⁻¹x, v⁻¹u, ωu), after van der Ouderaa et al. (2022). The scale ω has one number for each axis of
+    the group and starts at 0: exactly the `Siren`. Its prior, decay·‖ω‖², is `penalty(model)`: add it to the loss.
+
+        >>> GroupConv2d(16, 16, 5, SO2(8), kernel=Nonstationary(omega=4))
+
+    Args:
+        hidden: Width of the network.
+        omega: Its first frequency ω₀; lower is smoother.
+        decay: Strength of the prior on the scale, 1/(2σ²). The larger, the closer to equivariant.
+    """
+
+    hidden: int = 32
+    omega: float = 10.0
+    decay: float = 1e-2
+
+    def __post_init__(self) -> None:
+        check_strength("decay", self.decay)
+
+    def build(self, in_channels: int, out_channels: int, size: int, group: Group, *, lift: bool) -> SirenKernel:
+        sizes, decay = (in_channels, out_channels, size), self.decay
+        return SirenKernel(*sizes, group, lift=lift, hidden=self.hidden, omega=self.omega, absolute_decay=decay)
+
+
 class SirenKernel(Kernel):
     """A continuous kernel for any group: sin(ω₀(W₁p + b₁)) → sin(ω₀(W₂h + b₂)) → linear.
 
     The point p is R_u⁻¹x in units of the kernel's radius, and (cos, sin) of each relative angle, so
     that nothing jumps anywhere on the circle. Taps outside the disc (29 of 49 are inside for k = 7)
-    are 0 and never evaluated, for groups that turn the plane. Built by `Siren`.
+    are 0 and never evaluated, for groups that turn the plane. Built by `Siren`; `Nonstationary` adds to p the
+    (cos, sin) of the output element's own angles times `scale`, and is equivariant while that is 0.
 
     Args:
         in_channels: Channels of the input.
@@ -52,6 +80,7 @@ class SirenKernel(Kernel):
         lift: Whether the input is an image.
         hidden: Width of the network.
         omega: Its first frequency ω₀; lower is smoother.
+        absolute_decay: Strength of the prior on `scale`; None for a kernel that does not see the absolute element.
     """
 
     taps: Tensor
@@ -67,6 +96,7 @@ class SirenKernel(Kernel):
         lift: bool,
         hidden: int = 32,
         omega: float = 10.0,
+        absolute_decay: float | None = None,
     ) -> None:
         super().__init__(in_channels, out_channels, size, group, lift=lift)
         if omega <= 0 or hidden < 1:
@@ -77,13 +107,17 @@ class SirenKernel(Kernel):
         taps = inside.nonzero().squeeze(1) if group.acts_on_plane else torch.arange(size**2)
         self.register_buffer("taps", taps, persistent=False)
         self.register_buffer("positions", (points[taps] / radius).to(torch.get_default_dtype()), persistent=False)
-        around = 0 if lift else sum(1 if axis.order == 2 else 2 for axis in group.axes)
+        circles = sum(1 if axis.order == 2 else 2 for axis in group.axes)
+        around = 0 if lift else circles
         self.phase = nn.Parameter(torch.empty(hidden))
         self.spatial = nn.Linear(2, hidden, bias=False) if size > 1 else None  # a single tap is at 0
         self.angular = nn.Linear(around, hidden, bias=False) if around else None
         self.second = nn.Linear(hidden, hidden)
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, hidden))
         self.bias = nn.Parameter(torch.zeros(out_channels, in_channels))
+        self.absolute_decay, absolute = absolute_decay, absolute_decay is not None
+        self.absolute = nn.Linear(circles, hidden, bias=False) if absolute else None
+        self.scale = nn.Parameter(torch.zeros(len(group.axes))) if absolute else None
         self._initialise(2 + around)
 
     @torch.no_grad()
@@ -98,6 +132,8 @@ class SirenKernel(Kernel):
         nn.init.uniform_(self.second.bias, -math.pi / self.omega, math.pi / self.omega)
         nn.init.normal_(self.weight)
         self.weight.div_(math.sqrt(self._gain()))
+        if self.absolute is not None:
+            nn.init.uniform_(self.absolute.weight, -1 / coordinates, 1 / coordinates)
 
     def _gain(self) -> float:
         """E[h²] of the layer's output, for pre-activations of unit scale and a last layer of unit scale.
@@ -154,6 +190,9 @@ class SirenKernel(Kernel):
             space = phase.expand(*turned.shape[:-1], -1)
         else:
             space = F.linear(turned, self.omega * self.spatial.weight.to(u.dtype), phase)
+        if self.absolute is not None and self.scale is not None:
+            coordinates = self._circle(u) * self._each_circle(self.scale.to(u.dtype))
+            space = space + F.linear(coordinates, self.omega * self.absolute.weight.to(u.dtype)).unsqueeze(-2)
         if v is None or self.angular is None:
             return space, None
         relative = self.group.relative(u.unsqueeze(-2), v.unsqueeze(-3))
@@ -168,9 +207,17 @@ class SirenKernel(Kernel):
 
     def _circle(self, relative: Tensor) -> Tensor:
         """(cos, sin) of each angle, ±1 for a mirror: `(..., K)` → `(..., coordinates)`."""
-        cos, sin = torch.cos(relative), torch.sin(relative)
+        return self._each_circle(torch.cos(relative), torch.sin(relative))
+
+    def _each_circle(self, first: Tensor, second: Tensor | None = None) -> Tensor:
+        """Numbers `(..., K)` for the cosines and for the sines, which mirrors lack: `(..., coordinates)`."""
         keep = [i for i, axis in enumerate(self.group.axes) if axis.order != 2]
-        return torch.cat([cos, sin[..., keep]], dim=-1)
+        return torch.cat([first, (first if second is None else second)[..., keep]], dim=-1)
+
+    def penalty(self) -> Tensor | None:
+        if self.scale is None or self.absolute_decay is None:
+            return None
+        return self.absolute_decay * self.scale.square().sum()
 
     def expand(self, u: Tensor, v: Tensor | None) -> Tensor:
         return self.undo_colors(self._assemble(self.mixing(), self.basis(u, v)), u)

@@ -19,7 +19,7 @@ from vpgcnn._ops.precision import full_precision
 from vpgcnn.groups import Group, relative_index
 from vpgcnn.kernels.base import RELU_GAIN, Kernel, KernelSpec, tap_points
 
-__all__ = ["Table", "TableKernel", "has_table"]
+__all__ = ["Table", "TableKernel", "has_table", "spread_index"]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class TableKernel(Kernel):
         if not has_table(group):
             raise ValueError(f"{group} does not move the taps of a k×k kernel onto each other: use kernel=Siren()")
         count = 1 if lift else group.order or 1
-        spread, gathered = _spread_index(group, in_channels, size, lift)
+        spread, gathered = spread_index(group, in_channels, size, lift)
         self.register_buffer("spread", spread, persistent=False)
         self.register_buffer("gathered", gathered, persistent=False)
         pairs = (out_channels, in_channels)
@@ -198,7 +198,7 @@ class _Spread(Function):
         return parts.unflatten(1, gathered.shape).sum(dim=1), None, None
 
 
-def _spread_index(group: Group, channels: int, size: int, lift: bool) -> tuple[Tensor, Tensor]:
+def spread_index(group: Group, channels: int, size: int, lift: bool) -> tuple[Tensor, Tensor]:
     """Where each expanded weight comes from, and where each table entry goes.
 
     With taps that stay, a row is a pair (c, g) with its k² taps: `(U, C, V)` and `(U, C·G)`. With taps

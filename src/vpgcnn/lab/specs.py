@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from vpgcnn.errors import UserError
 from vpgcnn.groups import O2, SO2, Dihedral, Group, Hue, Product, Rotations
-from vpgcnn.kernels import KernelSpec, Siren, Table
+from vpgcnn.kernels import Constrained, KernelSpec, Nonstationary, Projected, Relaxed, ResidualPathway, Siren, Table
 from vpgcnn.levels import (
     Family,
     Fixed,
@@ -74,7 +74,8 @@ def register(kind: type[T]) -> type[T]:
 
 
 for _kind in (
-    *(O2, SO2, Dihedral, Hue, Product, Rotations, Siren, Table, Fixed, Full, Shared, Variational),
+    *(O2, SO2, Dihedral, Hue, Product, Rotations, Fixed, Full, Shared, Variational),
+    *(Siren, Table, Relaxed, ResidualPathway, Projected, Nonstationary, Constrained),
     *(Window, SampledWindow, ReparametrizedWindow, RankedSoftmax, GumbelSoftmax),
 ):
     register(_kind)

@@ -46,7 +46,7 @@ from vpgcnn.lab.training.seeds import generator, seed_of
 from vpgcnn.levels import VariationalLevel, set_progress
 from vpgcnn.measure import idle_levels, read_levels
 from vpgcnn.nn.norm import synchronise
-from vpgcnn.objective import Elbo, log_shares
+from vpgcnn.objective import Elbo, dual_step, log_shares, penalty
 
 __all__ = ["Interrupted", "evaluate", "make_card", "train"]
 
@@ -316,12 +316,13 @@ class _Training:
         except NotFiniteError as error:
             raise UserError(f"weights are not finite after step {self.step}: lower optimiser.lr") from error
         elbo = Elbo.of(prediction, labels, self.prior)
-        self.accelerator.backward(self.objective.loss(elbo, self._progress))
+        self.accelerator.backward(self.objective.loss(elbo, self._progress) + penalty(self.plain))
         if config.clip > 0:
             self.accelerator.clip_grad_norm_(self.model.parameters(), config.clip)
         for optimiser in self.optimisers.values():
             optimiser.step()
             optimiser.zero_grad()
+        dual_step(self.plain)
         right = (prediction.logits.detach().argmax(dim=1) == labels).float().mean()
         asked = right.new_tensor(float(stop.received))
         means = torch.stack([elbo.nll.detach(), elbo.kl.detach(), right, asked])

@@ -34,7 +34,7 @@ from vpgcnn.lab.training.optimisers import make_optimiser, parts_of, rate_factor
 from vpgcnn.lab.training.progress import Quiet
 from vpgcnn.lab.training.seeds import generator, seed_of
 from vpgcnn.levels import set_progress
-from vpgcnn.objective import Elbo
+from vpgcnn.objective import Elbo, dual_step, penalty
 
 __all__ = ["load_policy", "make_policy", "search_policy"]
 
@@ -160,8 +160,9 @@ class _Search:
         images = policy(images, labels, torch.rand(len(images), 3).to(images))
         network.train()
         learning = Elbo.of(network(images), labels, self.prior)
-        loss = config.objective.loss(learning, done)
+        loss = config.objective.loss(learning, done) + penalty(network)
         self._descend([part for part in self.parts if part != "advice"], loss)
+        dual_step(network)
         policy.eval()
         images, labels = self.judging.at(self.step, self.device)
         logits = policy.mixed(images, labels, torch.rand(len(images), 2).to(images))
