@@ -60,7 +60,7 @@ def train(level):
     for step in range(steps):
         batch = torch.randint(len(digits.train), (64,))
         elbo = Elbo.of(model(digits.train.images[batch] / 255), digits.train.labels[batch])
-        elbo.total().backward()  # nll + 0.05 · (1 − θ)
+        elbo.total().backward()  # nll + 0.05 · unused
         optimiser.step()
         rates.step()
         optimiser.zero_grad()
