@@ -1,5 +1,7 @@
 """The folder of a run. Files are replaced as a whole, so that none is ever half written.
 
+All but the metrics carry a checksum, which is verified when they are read.
+
 config.json         all settings
 metrics.jsonl       one line per epoch, and one every `log_steps` steps
 best.safetensors    the network after its best validation epoch
@@ -93,7 +95,7 @@ class Run:
         for left in self.folder.glob(".*.tmp"):  # left by a process that was killed while it wrote
             left.unlink(missing_ok=True)
         if not path.exists():
-            write_json(path, to_json(self.config))
+            write_json(path, to_json(self.config), sealed=True)
 
     def _check_same(self, old: TrainConfig) -> None:
         then, now = settled(old), settled(self.config)
@@ -150,7 +152,7 @@ class Run:
     def finish(self, result: dict[str, Any]) -> None:
         """Write result.json."""
         versions = {"torch": torch.__version__}
-        write_json(self.result, {**result, "versions": versions, "config": to_json(self.config)})
+        write_json(self.result, {**result, "versions": versions, "config": to_json(self.config)}, sealed=True)
 
 
 def _difference(name: str, then: Any, now: Any) -> str:
