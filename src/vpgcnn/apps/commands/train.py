@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import shlex
 import sys
 import textwrap
@@ -14,7 +13,16 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vpgcnn.apps.commands.common import BadSpecError, UsageError, plural, print_json, spec_registry, unknown
+from vpgcnn.apps.commands.common import (
+    BadSpecError,
+    CommandParser,
+    UsageError,
+    closest,
+    plural,
+    print_json,
+    spec_registry,
+    unknown,
+)
 from vpgcnn.errors import UserError
 from vpgcnn.lab.malloc import keep_memory
 from vpgcnn.lab.networks.config import ModelConfig
@@ -28,13 +36,14 @@ def _entry(name: str, about: str) -> str:
 
 
 HELP = f"""usage: vpgcnn train RECIPE [--preset cpu|paper] [--out FOLDER] [--resume] [--json] [settings]
-       vpgcnn train --data FOLDER [--group auto|hue|rotation|both|none] [the same options]
+       vpgcnn train FOLDER [--group auto|hue|rotation|both|none] [the same options]
 
 Recipes:
 {chr(10).join(_entry(name, entry.about) for name, entry in RECIPES.items())}
 
-Your images: --data FOLDER takes one folder per class (FOLDER/CLASS/*.jpg, or the same inside FOLDER/train,
-FOLDER/validation and FOLDER/test) or an .npz file. The command looks at the images, chooses split, image size, network
+Your images: FOLDER (or --data FOLDER) has one folder per class (FOLDER/CLASS/*.jpg, or the same inside FOLDER/train,
+FOLDER/validation and FOLDER/test); or give an .npz file. The name of a recipe is the recipe: write ./NAME for a folder
+of that name. The command looks at the images, chooses split, image size, network
 and number of epochs, and prints its choices; you can change every setting.
   --group auto       which symmetry to build in (default: auto, the one that carries less information about the class)
 
@@ -54,8 +63,8 @@ Groups, levels and kernels are written as in Python, in quotes.
   vpgcnn train mnist67-180 --model.level full --seed 1 --out runs/full-1
   vpgcnn train mnist67-180 --model.level "Variational(Window(0.5), condition='output')" --out runs/half
   vpgcnn train mnist67-180 --model.group "SO2(16)" --model.kernel "Siren(omega=8)" --out runs/fine
-  vpgcnn train --data photos/ --out runs/photos                   your images in photos/CLASS/*.jpg
-  vpgcnn train --data photos/ --group hue --epochs 20 --data.size 96
+  vpgcnn train photos/ --out runs/photos                          your images in photos/CLASS/*.jpg
+  vpgcnn train photos/ --group hue --epochs 20 --data.size 96
   torchrun --nproc-per-node 2 -m vpgcnn train cifar10-se2         several processes, same result
 
 Ctrl-C finishes the current step, saves the state, and prints the command that continues the run.
@@ -95,7 +104,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    command = argparse.ArgumentParser(prog="vpgcnn train", add_help=False, allow_abbrev=False)
+    command = CommandParser(prog="vpgcnn train", add_help=False, allow_abbrev=False, strict=False)
     command.add_argument("--preset", choices=("cpu", "paper"), default="cpu")
     command.add_argument("--data", type=Path)
     command.add_argument("--group", choices=("auto", "hue", "rotation", "both", "none"))
@@ -109,6 +118,10 @@ def _options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     named = not arguments[0].startswith("-")
     options, rest = command.parse_known_args(arguments[1:] if named else arguments)
     options.recipe = arguments[0] if named else None
+    if named and options.recipe not in RECIPES and _is_place(options.recipe):
+        if options.data is not None:
+            raise UserError("the folder is given twice: leave out --data")
+        options.data, options.recipe, named = Path(options.recipe), None, False
     given = {word.split("=")[0] for word in rest if word.startswith("--")}
     for short, name in (("lr", "--optimiser.lr"), ("start", "--start-from")):
         if getattr(options, short) is not None and name in given:
@@ -117,7 +130,7 @@ def _options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         raise UserError("--use goes before the command: vpgcnn --use FILE.py train …")
     rest += [] if options.lr is None else ["--optimiser.lr", options.lr]
     if not named and options.data is None:
-        raise UserError("the recipe comes first: vpgcnn train mnist67-180 …; for your images: --data FOLDER")
+        raise UserError("the recipe comes first: vpgcnn train mnist67-180 …; for your images: vpgcnn train FOLDER …")
     if named and options.data is not None:
         raise UserError(
             f"--data cannot be combined with the recipe {options.recipe}: leave the recipe out, or set --data.name"
@@ -129,12 +142,17 @@ def _options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     return options, rest
 
 
+def _is_place(word: str) -> bool:
+    """Whether a word is a folder or file, or can only be meant as one."""
+    return Path(word).exists() or "/" in word or "\\" in word or word.endswith(".npz")
+
+
 def _default(options: argparse.Namespace, rest: list[str]) -> TrainConfig:
     """The run before any setting is changed."""
     network = _network(options)
     if options.recipe is not None:
         if options.recipe not in RECIPES:
-            raise unknown("recipe", options.recipe, RECIPES)
+            raise unknown("recipe", options.recipe, RECIPES, ", or give a folder of images")
         config = recipe(options.recipe, options.preset)
         config = config if network is None else replace(config, model=network)
     else:
@@ -183,8 +201,8 @@ def _config(default: TrainConfig, words: list[str], program: str) -> TrainConfig
     for word in words:
         name = word.partition("=")[0].replace("_", "-")
         if word.startswith("--") and name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            hint = f": did you mean {close[0]}?" if close else ""
+            close = _meant(name, known)
+            hint = f": did you mean {close}?" if close else ""
             raise UsageError(f"unknown setting {word.partition('=')[0]}{hint} (see `{program} --help`)")
     try:
         with spec_registry():
@@ -196,6 +214,29 @@ def _config(default: TrainConfig, words: list[str], program: str) -> TrainConfig
             )  # fmt: skip
     except BadSpecError as error:
         raise UsageError(f"{error} (see `{program} --help`)") from error
+
+
+SYNONYMS = {"--learning-rate": "--lr", "--rate": "--lr", "--batch": "--batch-size", "--size": "--data.size"}
+"""What other programs call a setting."""
+OPTIONS = (
+    "--preset",
+    "--data",
+    "--group",
+    "--network",
+    "--objective",
+    "--lr",
+    "--start",
+    "--out",
+    "--resume",
+    "--json",
+)
+"""The options that are not settings of a run."""
+
+
+def _meant(name: str, known: set[str]) -> str | None:
+    """The setting that a wrong name was meant to be: a synonym, the last part of a setting's name, or a typo."""
+    ends = sorted(each for each in known if each.rpartition(".")[2] == name.removeprefix("--"))
+    return SYNONYMS.get(name) or next(iter(ends), None) or closest(name, [*OPTIONS, *sorted(known)])
 
 
 def _settings(config: Any, prefix: str = "--") -> Iterator[str]:

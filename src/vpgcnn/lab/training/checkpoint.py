@@ -119,7 +119,10 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             if text.get("format") == "vpgcnn-1":
                 raise UserError(f"{path} was written by vpgcnn 0.2, which this version cannot read: train it again")
             if text.get("format") != FORMAT:
-                raise UserError(f"{path} was not written by vpgcnn (format {text.get('format')!r})")
+                raise UserError(
+                    f"{path} was not written by vpgcnn (format {text.get('format')!r}): weights of other programs need "
+                    "the function that builds their network, see `vpgcnn convert --help` or `vpgcnn diagnose --help`"
+                )
             tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
         _check_sum(path, text, tensors)
         description = json.loads(text["description"])
