@@ -55,6 +55,7 @@ Options:
   --preset cpu       small enough for two cores (default)
   --preset paper     the paper's network size and number of epochs: needs a GPU
   --out FOLDER       folder of the run (default: runs/RECIPE); it must not contain another run
+  --skip-damaged     leave out images of a folder that cannot be read, and list them
   --resume           continue the run in that folder exactly where it stopped; start it if there is none
   --json             print the result as JSON
 
@@ -77,9 +78,11 @@ def main(arguments: list[str]) -> int:
         print(HELP, end="")  # noqa: T201
         return 0 if arguments else 2
     options, rest = _options(arguments)
-    default = _default(options, rest)
-    config = _config(default, rest, f"vpgcnn train {options.recipe or f'--data {options.data}'}")
+    program = f"vpgcnn train {options.recipe or f'--data {options.data}'}"
     out = options.out or Path("runs") / (options.recipe or Path(options.data).stem or "images")
+    if options.data is not None and not any(word in ("-h", "--help") for word in rest):
+        _check_first(rest, program, out, options)
+    config = _config(_default(options, rest), rest, program)
     if options.data is not None and not options.json and config.epochs > 0:
         print(f"{plural(config.epochs, 'epoch')}, batch size {config.batch_size}, augmentation {config.data.augment}")  # noqa: T201
     from vpgcnn.lab.training.loop import Interrupted, train
@@ -114,6 +117,7 @@ def _options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     command.add_argument("--start", type=Path)
     command.add_argument("--out", type=Path)
     command.add_argument("--resume", action="store_true")
+    command.add_argument("--skip-damaged", action="store_true")
     command.add_argument("--json", action="store_true")
     named = not arguments[0].startswith("-")
     options, rest = command.parse_known_args(arguments[1:] if named else arguments)
@@ -129,6 +133,7 @@ def _options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     if "--use" in given:
         raise UserError("--use goes before the command: vpgcnn --use FILE.py train …")
     rest += [] if options.lr is None else ["--optimiser.lr", options.lr]
+    rest += ["--data.skip-damaged"] if options.skip_damaged else []
     if not named and options.data is None:
         raise UserError("the recipe comes first: vpgcnn train mnist67-180 …; for your images: vpgcnn train FOLDER …")
     if named and options.data is not None:
@@ -168,6 +173,39 @@ def _default(options: argparse.Namespace, rest: list[str]) -> TrainConfig:
     return replace(config, start_from=options.start)
 
 
+def _check_first(words: list[str], program: str, out: Path, options: argparse.Namespace) -> None:
+    """Check what can be checked before the user's photographs are looked at, which takes a while.
+
+    The network is not known yet: of its settings, only names, groups, levels and kernels are checked.
+    """
+    from vpgcnn.lab.specs import KINDS, parse
+    from vpgcnn.lab.training.checks import check_numbers, check_settings, check_threads
+    from vpgcnn.lab.training.run import Run
+
+    kinds = {f"--model.{what}": kind for kind, what in KINDS.items()}
+    others: list[str] = []
+    setting = ""
+    for word in words:
+        setting, equals, inline = word.partition("=") if word.startswith("--") else (setting, "=", word)
+        if not setting.startswith("--model."):
+            others.append(word)
+        elif setting in kinds and equals:
+            try:
+                parse(inline, kinds[setting])
+            except UserError as error:
+                raise UsageError(f"{error} (see `{program} --help`)") from error
+    start = TrainConfig()
+    if options.objective is not None:
+        start = replace(start, objective=OBJECTIVES[options.objective]())
+    _check_names(start, words, program)
+    config = _config(start, others, program)
+    check_numbers(config, "")
+    check_settings(config, processes=1)
+    check_threads(config.threads)
+    if not options.resume:
+        Run(out, config).check(resume=False)
+
+
 def _network(options: argparse.Namespace) -> ModelConfig | None:
     """The network that replaces the recipe's, if any."""
     if options.start is not None:
@@ -197,13 +235,7 @@ def _config(default: TrainConfig, words: list[str], program: str) -> TrainConfig
     """The run with the settings that the words change."""
     import tyro
 
-    known = {"--help", *_settings(default)}
-    for word in words:
-        name = word.partition("=")[0].replace("_", "-")
-        if word.startswith("--") and name not in known:
-            close = _meant(name, known)
-            hint = f": did you mean {close}?" if close else ""
-            raise UsageError(f"unknown setting {word.partition('=')[0]}{hint} (see `{program} --help`)")
+    _check_names(default, words, program)
     try:
         with spec_registry():
             return tyro.cli(
@@ -214,6 +246,17 @@ def _config(default: TrainConfig, words: list[str], program: str) -> TrainConfig
             )  # fmt: skip
     except BadSpecError as error:
         raise UsageError(f"{error} (see `{program} --help`)") from error
+
+
+def _check_names(default: TrainConfig, words: list[str], program: str) -> None:
+    """Refuse settings that do not exist."""
+    known = {"--help", *_settings(default)}
+    for word in words:
+        name = word.partition("=")[0].replace("_", "-")
+        if word.startswith("--") and name not in known:
+            close = _meant(name, known)
+            hint = f": did you mean {close}?" if close else ""
+            raise UsageError(f"unknown setting {word.partition('=')[0]}{hint} (see `{program} --help`)")
 
 
 SYNONYMS = {"--learning-rate": "--lr", "--rate": "--lr", "--batch": "--batch-size", "--size": "--data.size"}
@@ -229,6 +272,7 @@ OPTIONS = (
     "--out",
     "--resume",
     "--json",
+    "--skip-damaged",
 )
 """The options that are not settings of a run."""
 

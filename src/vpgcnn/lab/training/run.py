@@ -18,6 +18,7 @@ try:
 except ImportError:  # Windows has no fcntl: two processes in one folder are not detected there
     fcntl = None  # type: ignore[assignment]
 import json
+import shlex
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -102,10 +103,17 @@ class Run:
         for part in fields(TrainConfig):
             one, two = getattr(then, part.name), getattr(now, part.name)
             if part.name not in FREE and one != two:
-                detail = _difference(part.name, one, two)
-                raise OtherSettingsError(
-                    f"{self.folder} was started with other settings ({detail}): resume it with those"
-                )
+                detail, advice = _difference(part.name, one, two), f"resume it with those{self._longer(then)}"
+                raise OtherSettingsError(f"{self.folder} was started with other settings ({detail}): {advice}")
+
+    def _longer(self, then: TrainConfig) -> str:
+        """How to train for more epochs than a run was started with: its learning rate has already come down."""
+        if self.config.epochs <= then.epochs:
+            return ""
+        return (
+            f"; to train for longer, start a new run from its weights: --start {shlex.quote(str(self.folder))} "
+            "--out OTHER, without --resume"
+        )
 
     def end(self) -> None:
         """Release the folder."""
