@@ -26,6 +26,12 @@ from vpgcnn.lab.training.record import read_settings
         ("train mnist67-180 --reusme", "unknown setting --reusme: did you mean --resume?"),
         ("train mnist67-180 --objective prise", "--objective: unknown value 'prise': did you mean price?"),
         ("train --data x --group rotations", "--group: unknown value 'rotations': did you mean rotation?"),
+        ("train mnist67-180 --epochs three", "Error parsing --epochs: invalid literal for int() with base 10: 'three'"),
+        ("train mnist67-180 --model.widths 2 x", "Error parsing --model.widths: Could not find valid parse"),
+        ("train mnist67-180 --model.level", "Missing value for argument '--model.level'. Expected 1 values"),
+        ("train mnist67-180 --augmenter.kind imag", "invalid choice 'imag' for argument '--augmenter.kind'"),
+        ("train mnist67-180 extra", "Unrecognized options: extra (see `vpgcnn train mnist67-180 --help`)"),
+        ("train notes.txt", "notes.txt is a file: give the folder of the images, or an .npz file"),
         ("evaluate x --splt test", "unknown option --splt: did you mean --split? (see `vpgcnn evaluate --help`)"),
         ("evaluate x --split tset", "--split: unknown value 'tset': did you mean test?"),
         ("evaluate x --split 7", "--split: unknown value '7': choose from test, validation, train, all"),
@@ -42,7 +48,11 @@ from vpgcnn.lab.training.record import read_settings
         ("train quite-another", "unknown recipe 'quite-another': choose from mnist67-180"),
     ],
 )
-def test_what_was_meant_is_said_in_one_sentence(words: str, sentence: str) -> None:
+def test_what_was_meant_is_said_in_one_sentence(
+    words: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("")
     result = vpgcnn(*words.split())
     assert result.returncode in (1, 2)
     assert result.stdout == ""
@@ -112,7 +122,7 @@ def test_weights_of_others_lead_to_a_command_that_takes_them(tmp_path: Path) -> 
 
 
 def test_the_list_says_how_long_on_what_and_where_in_the_paper(tmp_path: Path) -> None:
-    listed = vpgcnn("reproduce", "--list", "--results", "results").stdout
+    listed = vpgcnn("reproduce", "--list", "--results", Path(__file__).parents[2] / "results").stdout
     about = {name: listed.split(f"{name}: ", 1)[1].split("written to")[0] for name in registry.REPRODUCTIONS}
     assert "Table 1 of the paper" in about["table-cifar10"]
     assert "data: cifar10" in about["table-cifar10"]

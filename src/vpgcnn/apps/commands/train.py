@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import io
 import shlex
 import sys
 import textwrap
 import types
 import typing
 from collections.abc import Iterator
+from contextlib import redirect_stderr
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -126,6 +128,8 @@ def _options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         if options.data is not None:
             raise UserError("the folder is given twice: leave out --data")
         options.data, options.recipe, named = Path(options.recipe), None, False
+    if options.data is not None and options.data.is_file() and options.data.suffix != ".npz":
+        raise UserError(f"{options.data} is a file: give the folder of the images, or an .npz file")
     given = {word.split("=")[0] for word in rest if word.startswith("--")}
     for short, name in (("lr", "--optimiser.lr"), ("start", "--start-from")):
         if getattr(options, short) is not None and name in given:
@@ -236,8 +240,9 @@ def _config(default: TrainConfig, words: list[str], program: str) -> TrainConfig
     import tyro
 
     _check_names(default, words, program)
+    said = io.StringIO()
     try:
-        with spec_registry():
+        with spec_registry(), redirect_stderr(said):
             return tyro.cli(
                 TrainConfig, default=default, args=words, prog=program,
                 description="The settings of this run and their values. `vpgcnn train --help` explains --preset, "
@@ -246,6 +251,23 @@ def _config(default: TrainConfig, words: list[str], program: str) -> TrainConfig
             )  # fmt: skip
     except BadSpecError as error:
         raise UsageError(f"{error} (see `{program} --help`)") from error
+    except SystemExit as stop:
+        if not stop.code:  # --help
+            raise
+        raise UsageError(f"{_in_the_box(said.getvalue())} (see `{program} --help`)") from stop
+
+
+def _in_the_box(text: str) -> str:
+    """The sentence in a box that tyro printed: what follows the title, up to the next rule."""
+    lines = [line.strip(" │╭╮╰╯") for line in text.splitlines()]
+    kept: list[str] = []
+    for line in lines[1:]:
+        if not line.strip("─-"):
+            if kept:
+                break
+            continue
+        kept.append(line)
+    return " ".join(kept).removesuffix(".") or "the settings were not understood"
 
 
 def _check_names(default: TrainConfig, words: list[str], program: str) -> None:
