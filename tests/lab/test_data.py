@@ -24,7 +24,7 @@ from vpgcnn.lab.data import DataConfig, DatasetEntry, load, register, registry
 from vpgcnn.lab.data.augment import augment_batch
 from vpgcnn.lab.data.cifar import read_batch
 from vpgcnn.lab.data.files import VARIABLE, Archive, PublishedFile, data_directory, fetch_files, file_status
-from vpgcnn.lab.data.folder import read_image
+from vpgcnn.lab.data.images import decode_image, read_image
 from vpgcnn.lab.data.mnist import read_idx
 from vpgcnn.lab.plugins import load_plugin
 
@@ -230,8 +230,9 @@ def test_orientation_and_transparency_are_honoured(tmp_path: Path) -> None:
     assert read_image(tmp_path / "clear.png").max() == 0  # transparent pixels are black
     assert read_image(tmp_path / "turned.png", 8, 1).shape == (1, 8, 8)
     Image.new("1", (9000, 9000)).save(tmp_path / "huge.png")
+    assert read_image(tmp_path / "huge.png").shape == (1, 4500, 4500)  # at half its size
     with pytest.raises(UserError, match="9000×9000"):
-        read_image(tmp_path / "huge.png")
+        decode_image(tmp_path / "huge.png", "huge.png")
 
 
 def test_16_bit_images_are_scaled_and_32_bit_images_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import types
@@ -128,16 +129,42 @@ def write_bytes(path: Path, content: bytes) -> None:
             scratch.unlink(missing_ok=True)
 
 
-def write_json(path: Path, data: Any) -> None:
-    """Write plain data as a JSON file."""
-    write_bytes(path, (json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+def write_json(path: Path, data: Any, *, sealed: bool = False) -> None:
+    """Write plain data as a JSON file.
+
+    Args:
+        path: The file.
+        data: What to write.
+        sealed: Whether to add a checksum, "sha256", to an object. `read_json` checks it and leaves it out.
+    """
+    whole = {**data, SEAL: _checksum(data)} if sealed else data
+    write_bytes(path, (json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
-    """Read plain data from a JSON file; the message of an error names the file."""
+    """Read plain data from a JSON file; the message of an error names the file.
+
+    Raises:
+        UserError: If the file cannot be read, is not JSON, or does not match the checksum that it holds.
+    """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON: {error}") from error
+    if isinstance(data, dict) and SEAL in data and data.pop(SEAL) != _checksum(data):
+        raise UserError(
+            f"{path} does not match its checksum: it is damaged, or was edited; after an edit of yours, remove the "
+            f'line "{SEAL}"'
+        )
+    return data
+
+
+SEAL = "sha256"
+"""Name of the checksum in a JSON file."""
+
+
+def _checksum(data: Any) -> str:
+    """The SHA-256 of plain data, however they are laid out and ordered."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

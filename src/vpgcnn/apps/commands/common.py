@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from vpgcnn.errors import UserError
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BadSpecError",
+    "CommandParser",
     "UsageError",
+    "closest",
     "data_dir_option",
     "parser",
     "plural",
@@ -37,9 +40,50 @@ class BadSpecError(Exception):
     """Passes through tyro, which would catch a ValueError and print a box."""
 
 
-def parser(name: str, about: str) -> argparse.ArgumentParser:
+class CommandParser(argparse.ArgumentParser):
+    """A parser that says what is wrong in one sentence, with the closest name that exists.
+
+    Args:
+        strict: Whether arguments that are not known are errors. False leaves them to the caller.
+        options: As for `argparse.ArgumentParser`.
+    """
+
+    def __init__(self, *, strict: bool = True, **options: Any) -> None:
+        super().__init__(**options)
+        self.strict = strict
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """As in argparse, but strict parsers refuse what they do not know."""
+        found, rest = super().parse_known_args(args, namespace)
+        if rest and self.strict:
+            name = rest[0].partition("=")[0]
+            if not name.startswith("-"):
+                self.error(f"unexpected argument {name!r}")
+            hint = closest(name, re.findall(r"--[\w-]+", self.format_usage()))
+            self.error(f"unknown option {name}{f': did you mean {hint}?' if hint else ''}")
+        return found, rest
+
+    def error(self, message: str) -> NoReturn:
+        """Raise a `UsageError` instead of printing the usage."""
+        wrong = re.fullmatch(r"(?:argument )?(.*): invalid choice: '(.*)' \(choose from (.*)\)", message)
+        if wrong:
+            choices = [choice.strip("' ") for choice in wrong[3].split(",")]
+            hint = closest(wrong[2], choices)
+            advice = f"did you mean {hint}?" if hint else f"choose from {', '.join(choices)}"
+            message = f"{wrong[1]}: unknown value {wrong[2]!r}: {advice}"
+        raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+def closest(name: str, choices: Iterable[str]) -> str | None:
+    """Return the choice that looks most like a name, None if none does."""
+    return next(iter(difflib.get_close_matches(name, list(choices), 1)), None)
+
+
+def parser(name: str, about: str) -> CommandParser:
     """Return a parser whose help keeps its line breaks."""
-    return argparse.ArgumentParser(
+    return CommandParser(
         prog=f"vpgcnn {name}",
         description=about,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -71,17 +115,18 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else 'classes' if noun == 'class' else noun + 's'}"
 
 
-def unknown(what: str, name: str, choices: Iterable[str]) -> UserError:
+def unknown(what: str, name: str, choices: Iterable[str], otherwise: str = "") -> UserError:
     """Return the error for a name that does not exist, with the closest one that does.
 
     Args:
         what: What the name should be, such as "recipe".
         name: What the user wrote.
         choices: All names.
+        otherwise: What else there is, said after the choices.
     """
     names = list(choices)
-    close = difflib.get_close_matches(name, names, 1)
-    hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(names)}"
+    close = closest(name, names)
+    hint = f"did you mean {close}?" if close else f"choose from {', '.join(names)}{otherwise}"
     return UserError(f"unknown {what} {name!r}: {hint}")
 
 

@@ -62,7 +62,9 @@ def main(arguments: list[str]) -> int:
         type=Path,
         help="text file with class names for MODULE:FUNCTION, one per line (default: numbers)",
     )
-    command.add_argument("--hues", type=int, default=1, help="number of hue shifts, such as 3 (default: no hue shifts)")
+    command.add_argument(
+        "--hues", "--hue", type=int, default=1, help="number of hue shifts, such as 3 (default: no hue shifts)"
+    )
     command.add_argument("--rotations", type=int, default=1, help="number of rotations, 2 or 4 (default: no rotations)")
     command.add_argument("--mirror", action="store_true", help="include reflections")
     command.add_argument(

@@ -10,7 +10,7 @@ from vpgcnn.errors import UserError
 from vpgcnn.lab.malloc import keep_memory
 
 EXAMPLES = """examples:
-  vpgcnn reproduce --list                                       list tables and figures, and where results go
+  vpgcnn reproduce --list                                       list tables and figures, their data and minutes
   vpgcnn reproduce fig-mnist67-180
   vpgcnn reproduce table-cifar10 --arms full variational --seeds 0 1
   vpgcnn reproduce table-flowers --measure-again                measure the same weights again
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
 
     if options.list:
         for name in REPRODUCTIONS:
-            print(listing(name, options.preset))  # noqa: T201
+            print(listing(name, options.preset, options.results))  # noqa: T201
         return 0
     if options.name is None:
         raise UserError(f"name a table or figure: one of {', '.join(REPRODUCTIONS)}")

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import difflib
+import io
 import shlex
 import sys
 import textwrap
 import types
 import typing
 from collections.abc import Iterator
+from contextlib import redirect_stderr
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vpgcnn.apps.commands.common import BadSpecError, UsageError, plural, print_json, spec_registry, unknown
+from vpgcnn.apps.commands.common import (
+    BadSpecError,
+    CommandParser,
+    UsageError,
+    closest,
+    plural,
+    print_json,
+    spec_registry,
+    unknown,
+)
 from vpgcnn.errors import UserError
 from vpgcnn.lab.malloc import keep_memory
 from vpgcnn.lab.networks.config import ModelConfig
@@ -28,13 +38,14 @@ def _entry(name: str, about: str) -> str:
 
 
 HELP = f"""usage: vpgcnn train RECIPE [--preset cpu|paper] [--out FOLDER] [--resume] [--json] [settings]
-       vpgcnn train --data FOLDER [--group auto|hue|rotation|both|none] [the same options]
+       vpgcnn train FOLDER [--group auto|hue|rotation|both|none] [the same options]
 
 Recipes:
 {chr(10).join(_entry(name, entry.about) for name, entry in RECIPES.items())}
 
-Your images: --data FOLDER takes one folder per class (FOLDER/CLASS/*.jpg, or the same inside FOLDER/train,
-FOLDER/validation and FOLDER/test) or an .npz file. The command looks at the images, chooses split, image size, network
+Your images: FOLDER (or --data FOLDER) has one folder per class (FOLDER/CLASS/*.jpg, or the same inside FOLDER/train,
+FOLDER/validation and FOLDER/test); or give an .npz file. The name of a recipe is the recipe: write ./NAME for a folder
+of that name. The command looks at the images, chooses split, image size, network
 and number of epochs, and prints its choices; you can change every setting.
   --group auto       which symmetry to build in (default: auto, the one that carries less information about the class)
 
@@ -46,6 +57,7 @@ Options:
   --preset cpu       small enough for two cores (default)
   --preset paper     the paper's network size and number of epochs: needs a GPU
   --out FOLDER       folder of the run (default: runs/RECIPE); it must not contain another run
+  --skip-damaged     leave out images of a folder that cannot be read, and list them
   --resume           continue the run in that folder exactly where it stopped; start it if there is none
   --json             print the result as JSON
 
@@ -54,8 +66,8 @@ Groups, levels and kernels are written as in Python, in quotes.
   vpgcnn train mnist67-180 --model.level full --seed 1 --out runs/full-1
   vpgcnn train mnist67-180 --model.level "Variational(Window(0.5), condition='output')" --out runs/half
   vpgcnn train mnist67-180 --model.group "SO2(16)" --model.kernel "Siren(omega=8)" --out runs/fine
-  vpgcnn train --data photos/ --out runs/photos                   your images in photos/CLASS/*.jpg
-  vpgcnn train --data photos/ --group hue --epochs 20 --data.size 96
+  vpgcnn train photos/ --out runs/photos                          your images in photos/CLASS/*.jpg
+  vpgcnn train photos/ --group hue --epochs 20 --data.size 96
   torchrun --nproc-per-node 2 -m vpgcnn train cifar10-se2         several processes, same result
 
 Ctrl-C finishes the current step, saves the state, and prints the command that continues the run.
@@ -68,9 +80,11 @@ def main(arguments: list[str]) -> int:
         print(HELP, end="")  # noqa: T201
         return 0 if arguments else 2
     options, rest = _options(arguments)
-    default = _default(options, rest)
-    config = _config(default, rest, f"vpgcnn train {options.recipe or f'--data {options.data}'}")
+    program = f"vpgcnn train {options.recipe or f'--data {options.data}'}"
     out = options.out or Path("runs") / (options.recipe or Path(options.data).stem or "images")
+    if options.data is not None and not any(word in ("-h", "--help") for word in rest):
+        _check_first(rest, program, out, options)
+    config = _config(_default(options, rest), rest, program)
     if options.data is not None and not options.json and config.epochs > 0:
         print(f"{plural(config.epochs, 'epoch')}, batch size {config.batch_size}, augmentation {config.data.augment}")  # noqa: T201
     from vpgcnn.lab.training.loop import Interrupted, train
@@ -95,7 +109,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    command = argparse.ArgumentParser(prog="vpgcnn train", add_help=False, allow_abbrev=False)
+    command = CommandParser(prog="vpgcnn train", add_help=False, allow_abbrev=False, strict=False)
     command.add_argument("--preset", choices=("cpu", "paper"), default="cpu")
     command.add_argument("--data", type=Path)
     command.add_argument("--group", choices=("auto", "hue", "rotation", "both", "none"))
@@ -105,10 +119,17 @@ def _options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     command.add_argument("--start", type=Path)
     command.add_argument("--out", type=Path)
     command.add_argument("--resume", action="store_true")
+    command.add_argument("--skip-damaged", action="store_true")
     command.add_argument("--json", action="store_true")
     named = not arguments[0].startswith("-")
     options, rest = command.parse_known_args(arguments[1:] if named else arguments)
     options.recipe = arguments[0] if named else None
+    if named and options.recipe not in RECIPES and _is_place(options.recipe):
+        if options.data is not None:
+            raise UserError("the folder is given twice: leave out --data")
+        options.data, options.recipe, named = Path(options.recipe), None, False
+    if options.data is not None and options.data.is_file() and options.data.suffix != ".npz":
+        raise UserError(f"{options.data} is a file: give the folder of the images, or an .npz file")
     given = {word.split("=")[0] for word in rest if word.startswith("--")}
     for short, name in (("lr", "--optimiser.lr"), ("start", "--start-from")):
         if getattr(options, short) is not None and name in given:
@@ -116,8 +137,9 @@ def _options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     if "--use" in given:
         raise UserError("--use goes before the command: vpgcnn --use FILE.py train …")
     rest += [] if options.lr is None else ["--optimiser.lr", options.lr]
+    rest += ["--data.skip-damaged"] if options.skip_damaged else []
     if not named and options.data is None:
-        raise UserError("the recipe comes first: vpgcnn train mnist67-180 …; for your images: --data FOLDER")
+        raise UserError("the recipe comes first: vpgcnn train mnist67-180 …; for your images: vpgcnn train FOLDER …")
     if named and options.data is not None:
         raise UserError(
             f"--data cannot be combined with the recipe {options.recipe}: leave the recipe out, or set --data.name"
@@ -129,12 +151,17 @@ def _options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     return options, rest
 
 
+def _is_place(word: str) -> bool:
+    """Whether a word is a folder or file, or can only be meant as one."""
+    return Path(word).exists() or "/" in word or "\\" in word or word.endswith(".npz")
+
+
 def _default(options: argparse.Namespace, rest: list[str]) -> TrainConfig:
     """The run before any setting is changed."""
     network = _network(options)
     if options.recipe is not None:
         if options.recipe not in RECIPES:
-            raise unknown("recipe", options.recipe, RECIPES)
+            raise unknown("recipe", options.recipe, RECIPES, ", or give a folder of images")
         config = recipe(options.recipe, options.preset)
         config = config if network is None else replace(config, model=network)
     else:
@@ -148,6 +175,39 @@ def _default(options: argparse.Namespace, rest: list[str]) -> TrainConfig:
     if options.objective is not None and options.objective != config.objective.name:
         config = replace(config, objective=OBJECTIVES[options.objective]())
     return replace(config, start_from=options.start)
+
+
+def _check_first(words: list[str], program: str, out: Path, options: argparse.Namespace) -> None:
+    """Check what can be checked before the user's photographs are looked at, which takes a while.
+
+    The network is not known yet: of its settings, only names, groups, levels and kernels are checked.
+    """
+    from vpgcnn.lab.specs import KINDS, parse
+    from vpgcnn.lab.training.checks import check_numbers, check_settings, check_threads
+    from vpgcnn.lab.training.run import Run
+
+    kinds = {f"--model.{what}": kind for kind, what in KINDS.items()}
+    others: list[str] = []
+    setting = ""
+    for word in words:
+        setting, equals, inline = word.partition("=") if word.startswith("--") else (setting, "=", word)
+        if not setting.startswith("--model."):
+            others.append(word)
+        elif setting in kinds and equals:
+            try:
+                parse(inline, kinds[setting])
+            except UserError as error:
+                raise UsageError(f"{error} (see `{program} --help`)") from error
+    start = TrainConfig()
+    if options.objective is not None:
+        start = replace(start, objective=OBJECTIVES[options.objective]())
+    _check_names(start, words, program)
+    config = _config(start, others, program)
+    check_numbers(config, "")
+    check_settings(config, processes=1)
+    check_threads(config.threads)
+    if not options.resume:
+        Run(out, config).check(resume=False)
 
 
 def _network(options: argparse.Namespace) -> ModelConfig | None:
@@ -179,15 +239,10 @@ def _config(default: TrainConfig, words: list[str], program: str) -> TrainConfig
     """The run with the settings that the words change."""
     import tyro
 
-    known = {"--help", *_settings(default)}
-    for word in words:
-        name = word.partition("=")[0].replace("_", "-")
-        if word.startswith("--") and name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            hint = f": did you mean {close[0]}?" if close else ""
-            raise UsageError(f"unknown setting {word.partition('=')[0]}{hint} (see `{program} --help`)")
+    _check_names(default, words, program)
+    said = io.StringIO()
     try:
-        with spec_registry():
+        with spec_registry(), redirect_stderr(said):
             return tyro.cli(
                 TrainConfig, default=default, args=words, prog=program,
                 description="The settings of this run and their values. `vpgcnn train --help` explains --preset, "
@@ -196,6 +251,58 @@ def _config(default: TrainConfig, words: list[str], program: str) -> TrainConfig
             )  # fmt: skip
     except BadSpecError as error:
         raise UsageError(f"{error} (see `{program} --help`)") from error
+    except SystemExit as stop:
+        if not stop.code:  # --help
+            raise
+        raise UsageError(f"{_in_the_box(said.getvalue())} (see `{program} --help`)") from stop
+
+
+def _in_the_box(text: str) -> str:
+    """The sentence in a box that tyro printed: what follows the title, up to the next rule."""
+    lines = [line.strip(" │╭╮╰╯") for line in text.splitlines()]
+    kept: list[str] = []
+    for line in lines[1:]:
+        if not line.strip("─-"):
+            if kept:
+                break
+            continue
+        kept.append(line)
+    return " ".join(kept).removesuffix(".") or "the settings were not understood"
+
+
+def _check_names(default: TrainConfig, words: list[str], program: str) -> None:
+    """Refuse settings that do not exist."""
+    known = {"--help", *_settings(default)}
+    for word in words:
+        name = word.partition("=")[0].replace("_", "-")
+        if word.startswith("--") and name not in known:
+            close = _meant(name, known)
+            hint = f": did you mean {close}?" if close else ""
+            raise UsageError(f"unknown setting {word.partition('=')[0]}{hint} (see `{program} --help`)")
+
+
+SYNONYMS = {"--learning-rate": "--lr", "--rate": "--lr", "--batch": "--batch-size", "--size": "--data.size"}
+"""What other programs call a setting."""
+OPTIONS = (
+    "--preset",
+    "--data",
+    "--group",
+    "--network",
+    "--objective",
+    "--lr",
+    "--start",
+    "--out",
+    "--resume",
+    "--json",
+    "--skip-damaged",
+)
+"""The options that are not settings of a run."""
+
+
+def _meant(name: str, known: set[str]) -> str | None:
+    """The setting that a wrong name was meant to be: a synonym, the last part of a setting's name, or a typo."""
+    ends = sorted(each for each in known if each.rpartition(".")[2] == name.removeprefix("--"))
+    return SYNONYMS.get(name) or next(iter(ends), None) or closest(name, [*OPTIONS, *sorted(known)])
 
 
 def _settings(config: Any, prefix: str = "--") -> Iterator[str]:

@@ -34,7 +34,7 @@ from vpgcnn.apps.serve.schema import (
     Samples,
 )
 from vpgcnn.errors import UserError
-from vpgcnn.lab.data.folder import decode_image
+from vpgcnn.lab.data.images import decode_image
 from vpgcnn.lab.report.page import image_source
 
 __all__ = ["make_app"]

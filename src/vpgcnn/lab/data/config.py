@@ -23,6 +23,8 @@ class DataConfig:
     """Share of the images to hold out for the test, for folders and arrays without a test split."""
     limit: int | None = None
     """Use only this many training images (counted after the validation split); None uses all."""
+    skip_damaged: bool = False
+    """Leave out images of a folder that cannot be read, instead of stopping."""
     size: int | None = None
     """Resize the images of a folder, of Flowers102 or of GTSRB to size × size pixels; None takes the size of the first
     image, 64 for Flowers102 or 40 for GTSRB."""

@@ -15,7 +15,7 @@ from vpgcnn.errors import UserError
 from vpgcnn.lab.data.base import Dataset, Split
 from vpgcnn.lab.data.config import DataConfig
 from vpgcnn.lab.data.files import Archive, PublishedFile, cache_directory
-from vpgcnn.lab.data.folder import read_image
+from vpgcnn.lab.data.images import read_image
 
 __all__ = ["ARCHIVE", "CLASSES", "FILES", "load_flowers"]
 

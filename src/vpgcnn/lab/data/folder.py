@@ -2,147 +2,31 @@
 
 from __future__ import annotations
 
-import struct
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from PIL import Image
-
 from vpgcnn.errors import UserError
 from vpgcnn.lab.data.base import Dataset, Split, stratified_holdout_split
 from vpgcnn.lab.data.config import DataConfig
+from vpgcnn.lab.data.images import HEIC, SUFFIXES, read_image
 
 __all__ = [
     "class_names",
-    "decode_image",
     "find_parts",
     "image_files",
     "load_arrays",
     "load_folder",
     "part_folders",
-    "read_image",
 ]
 
-SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
 IGNORED = (".ipynb_checkpoints", "__MACOSX")
 """Folders that other programs create; they are not classes."""
-DECODING_ERRORS = (OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, OverflowError, struct.error)
-"""The exceptions that decoders raise on damaged files."""
-MAX_PIXELS = 64_000_000
-"""The number of pixels of the largest image that is decoded."""
-
-
-def read_image(path: Path, size: int | None = None, channels: int | None = None, share: float = 1.0) -> Tensor:
-    """Read an image file.
-
-    Args:
-        path: A file in any format that Pillow reads, with 8 or 16 bits per channel.
-        size: If given, crop the image to its centre square and resize that to `size` × `size` pixels.
-        channels: 1 or 3. None keeps grey images grey and converts all others to RGB.
-        share: With `size`: crop to this share of the shorter side, in (0, 1].
-
-    Returns:
-        Bytes `(C, H, W)`, upright according to the EXIF orientation.
-
-    Raises:
-        UserError: If the file is missing, damaged, too large or has 32-bit pixels.
-    """
-    return decode_image(path, str(path), size, channels, share)
-
-
-def decode_image(
-    source: Path | BinaryIO,
-    name: str,
-    size: int | None = None,
-    channels: int | None = None,
-    share: float = 1.0,
-    *,
-    formats: tuple[str, ...] | None = None,
-    max_pixels: int = MAX_PIXELS,
-    background: str = "black",
-) -> Tensor:
-    """Decode an image from a file or a stream.
-
-    Args:
-        source: A path or an open binary stream.
-        name: What error messages call the image.
-        size: If given, crop the image to its centre square and resize that to `size` × `size` pixels.
-        channels: 1 or 3. None keeps grey images grey and converts all others to RGB.
-        share: With `size`: crop to this share of the shorter side, in (0, 1].
-        formats: Accept only these formats, by Pillow's names; None accepts all.
-        max_pixels: Refuse larger images before they are decoded.
-        background: The colour behind transparent pixels.
-
-    Returns:
-        Bytes `(C, H, W)`, upright according to the EXIF orientation.
-
-    Raises:
-        UserError: If the image cannot be read, is damaged, too large or has 32-bit pixels.
-    """
-    from PIL import Image, ImageOps, UnidentifiedImageError
-
-    try:
-        with Image.open(source, formats=formats) as opened:
-            if opened.width * opened.height > max_pixels:
-                raise UserError(
-                    f"{name} is too large: {opened.width}×{opened.height} pixels, at most {max_pixels:,} are allowed"
-                )
-            image = _apply_orientation(opened)
-            if image.mode in ("RGBA", "LA", "PA", "P"):
-                image = image.convert("RGBA")
-                image = Image.alpha_composite(Image.new("RGBA", image.size, background), image)
-            if image.mode.startswith("I;16"):  # convert() would clip 16 bits instead of scaling them
-                image = Image.fromarray((np.asarray(image, np.uint16) // 257).astype(np.uint8))
-            elif image.mode in ("I", "F"):
-                raise UserError(f"{name} has 32-bit pixels ({image.mode}): save it with 8 or 16 bits")
-            grey = channels == 1 or (channels is None and image.mode in ("1", "L"))
-            image = image.convert("L" if grey else "RGB")
-            if size is not None:
-                image = ImageOps.fit(_crop_centre(image, share), (size, size), Image.Resampling.BILINEAR)
-            pixels = np.asarray(image, np.uint8)
-    except UserError:
-        raise
-    except UnidentifiedImageError as error:
-        raise UserError(f"{name} is not an image that can be read") from error
-    except (*DECODING_ERRORS, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"cannot read the image {name}: {reason}") from error
-    return torch.from_numpy(pixels.copy()).view(*pixels.shape[:2], -1).permute(2, 0, 1).contiguous()
-
-
-def _apply_orientation(image: Image.Image) -> Image.Image:
-    """Rotate and mirror an image as its EXIF orientation says.
-
-    `ImageOps.exif_transpose` also writes the metadata back, which fails if they are damaged.
-    """
-    from PIL import Image
-
-    method = Image.Transpose
-    methods = {
-        2: method.FLIP_LEFT_RIGHT, 3: method.ROTATE_180, 4: method.FLIP_TOP_BOTTOM, 5: method.TRANSPOSE,
-        6: method.ROTATE_270, 7: method.TRANSVERSE, 8: method.ROTATE_90,
-    }  # fmt: skip
-    try:
-        orientation = image.getexif().get(0x0112)
-    except DECODING_ERRORS:
-        orientation = None
-    return image.transpose(methods[orientation]) if orientation in methods else image
-
-
-def _crop_centre(image: Image.Image, share: float) -> Image.Image:
-    if share == 1:
-        return image
-    side = share * min(image.size)
-    left, upper = ((length - side) / 2 for length in image.size)
-    return image.crop((round(left), round(upper), round(left + side), round(upper + side)))
 
 
 def load_folder(config: DataConfig, folder: Path) -> Dataset:
@@ -156,7 +40,8 @@ def load_folder(config: DataConfig, folder: Path) -> Dataset:
         folder: The folder.
 
     Raises:
-        UserError: If there are fewer than two classes, an image is damaged, or the parts have different classes.
+        UserError: If there are fewer than two classes, images are damaged and `config.skip_damaged` is off, or the
+            parts have different classes.
     """
     if config.size is not None and config.size < 1:
         raise UserError(f"size must be at least 1 pixel, got {config.size}")
@@ -164,6 +49,8 @@ def load_folder(config: DataConfig, folder: Path) -> Dataset:
     classes = class_names(parts.get("train", folder))
     read: dict[str, Split] = {}
     size, channels = config.size, None
+    damaged: dict[str, str] = {}
+    total = 0
     for part, where in parts.items():
         paths = [(path, label) for label, name in enumerate(classes) for path in image_files(where / name)]
         if not paths:
@@ -174,14 +61,33 @@ def load_folder(config: DataConfig, folder: Path) -> Dataset:
         if unknown:
             raise UserError(f"{where / unknown[0]} is a class that {parts.get('train', folder)} does not have")
         if size is None or channels is None:
-            first = read_image(paths[0][0])
-            size, channels = size or int(first.shape[-1]), channels or _count_channels([path for path, _ in paths[:50]])
+            few = [image for path, _ in paths[:50] if isinstance(image := _try_to_read(path), Tensor)]
+            few = few or [next((im for path, _ in paths if isinstance(im := _try_to_read(path), Tensor)), EMPTY)]
+            size, channels = size or int(few[0].shape[-1]), channels or max(image.shape[0] for image in few)
         with ThreadPoolExecutor(8) as pool:
-            read_one = partial(read_image, size=size, channels=channels)
+            read_one = partial(_try_to_read, size=size, channels=channels)
             images = list(pool.map(read_one, [path for path, _ in paths]))
-        read[part] = Split(torch.stack(images), torch.tensor([label for _, label in paths]))
+        total += len(paths)
+        damaged |= {
+            str(path.relative_to(folder)): image
+            for (path, _), image in zip(paths, images, strict=True)
+            if isinstance(image, str)
+        }
+        good = [(im, label) for im, (_, label) in zip(images, paths, strict=True) if isinstance(im, Tensor)]
+        lost = sorted({label for _, label in paths} - {label for _, label in good})
+        if lost and config.skip_damaged:
+            raise UserError(f"no image of the class {classes[lost[0]]} in {where} can be read")
+        if good:
+            read[part] = Split(torch.stack([im for im, _ in good]), torch.tensor([label for _, label in good]))
+    if damaged and not config.skip_damaged:
+        raise _unreadable(folder, damaged, total)
     note = f"{sum(map(len, read.values()))} images of {len(classes)} classes at {size}×{size} from {folder}"
     notes = [note]
+    if damaged:
+        notes.append(f"left out {_count(len(damaged), 'image')} that cannot be read: {', '.join(damaged)}")
+    heic = sum(len(_heic_files(where / name)) for where in parts.values() for name in classes)
+    if heic:
+        notes.append(f"{_count(heic, 'HEIC file')} passed over: convert them to .jpg to use them")
     if "" not in parts:
         names = ", ".join(where.name for where in parts.values())
         absent = [part for part in ("validation", "test") if part not in parts]
@@ -190,6 +96,36 @@ def load_folder(config: DataConfig, folder: Path) -> Dataset:
     if empty:
         notes.append(f"empty folders ignored: {', '.join(empty)}")
     return _split_missing_parts(str(folder), classes, read, tuple(notes), config)
+
+
+EMPTY = torch.zeros(1, 1, 1, dtype=torch.uint8)
+"""Stands for the first image if none can be read."""
+NAMED = 20
+"""Damaged files that an error names, at most."""
+
+
+def _try_to_read(path: Path, size: int | None = None, channels: int | None = None) -> Tensor | str:
+    """The image in a file, or the reason why it cannot be read."""
+    try:
+        return read_image(path, size, channels)
+    except UserError as error:
+        return str(error)
+
+
+def _unreadable(folder: Path, damaged: dict[str, str], total: int) -> UserError:
+    """The error that names all damaged images; the reason if there is one only."""
+    if len(damaged) == 1:
+        return UserError(f"{next(iter(damaged.values()))}; remove it, or leave it out with --skip-damaged")
+    names = ", ".join(list(damaged)[:NAMED])
+    more = f" and {len(damaged) - NAMED} more" if len(damaged) > NAMED else ""
+    return UserError(
+        f"{len(damaged)} of {total} images in {folder} cannot be read: {names}{more}; remove them, or leave them out "
+        "with --skip-damaged"
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 PARTS = {"train": ("train", "training"), "validation": ("validation", "valid", "val"), "test": ("test", "testing")}
@@ -236,11 +172,6 @@ def _is_empty_class(path: Path) -> bool:
     return visible and not image_files(path) and not any(inner.is_dir() for inner in path.iterdir())
 
 
-def _count_channels(paths: list[Path]) -> int:
-    """Return 1 if all of these images are grey, otherwise 3."""
-    return max(read_image(path).shape[0] for path in paths)
-
-
 def class_names(folder: Path) -> tuple[str, ...]:
     """Return the names of the subfolders that hold images, sorted.
 
@@ -254,12 +185,35 @@ def class_names(folder: Path) -> tuple[str, ...]:
     names = [name for name in names if image_files(folder / name)]
     if len(names) < 2:
         loose = len(image_files(folder))
-        outside = f", and {loose} image{'s' if loose > 1 else ''} outside of any class folder" if loose else ""
+        outside = f", and {_count(loose, 'image')} outside of any class folder" if loose else ""
+        heic = sum(len(_heic_files(inner)) for inner in (folder, *folder.iterdir()))
+        if heic:
+            outside += f", and {_count(heic, 'HEIC file')}, which cannot be read: convert them to .jpg"
         raise UserError(
             f"{folder} needs a folder of images for each of at least 2 classes ({folder.name}/CLASS/*.jpg), "
-            f"found {len(names)}{outside}"
+            f"found {len(names)}{outside}{_deeper(folder)}"
         )
     return tuple(names)
+
+
+def _deeper(folder: Path) -> str:
+    """A hint at folders of classes further down: where they are, or that each class has folders of its own."""
+    inner = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in IGNORED)
+    try:
+        below = {path: [each for each in sorted(path.iterdir()) if image_files(each)] for path in inner}
+    except OSError:
+        return ""
+    found = [path for path, classes in below.items() if classes]
+    if len(found) == 1 and len(below[found[0]]) > 1:
+        return f"; did you mean {found[0]}?"
+    if found:
+        example = image_files(below[found[0]][0])[0].relative_to(folder)
+        return f"; its images are one folder too deep, such as {example}"
+    return ""
+
+
+def _heic_files(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.suffix.lower() in HEIC] if folder.is_dir() else []
 
 
 def image_files(folder: Path) -> list[Path]:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from vpgcnn.errors import UserError
 from vpgcnn.lab.data.base import seeded_generator
-from vpgcnn.lab.data.folder import class_names, find_parts, image_files, read_image
+from vpgcnn.lab.data.folder import class_names, find_parts, image_files
+from vpgcnn.lab.data.images import read_image
 
 __all__ = ["Batch", "ImageFolder", "printable"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,6 +140,11 @@ def open_classifier(
     path = Path(text)
     if path.suffix == ".onnx" and path.is_file():
         return _from_onnx(path, Fit(size, channels), mean, std)
+    if path.suffix in SCRIPTS and path.is_file() and not _is_script(path):
+        raise UserError(
+            f"{path} is not TorchScript, and files of torch.save are never opened: write a function without arguments "
+            "that builds the model and loads the file, and give it as my_models.py:build"
+        )
     if path.suffix in (".pt2", *SCRIPTS) and path.is_file() and not trust:
         raise UserError(
             f"{path} can run any code when it is opened: add --trust if you trust its author; .onnx and .safetensors "
@@ -153,7 +159,18 @@ def open_classifier(
     if ":" in text:
         module = Standardised(build_network(text), mean, std).to(device).eval()
         return _from_module(text, module, size or USUAL, channels, device)
+    if path.suffix in (".onnx", ".pt2", *SCRIPTS):
+        raise UserError(f"there is no file {text}")
     raise UserError(f"{text!r} is not a classifier: give {FORMS}")
+
+
+def _is_script(path: Path) -> bool:
+    """Whether a file may be TorchScript: an archive with code. Files of torch.save have none. Nothing is executed."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.split("/", 1)[-1].startswith(("constants.pkl", "code/")) for name in archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
 
 
 def _from_run(path: Path, device: torch.device | str) -> Classifier:
@@ -181,8 +198,8 @@ def _from_script(
             script = torch.jit.load(str(path), map_location=device)
     except Exception as error:
         raise UserError(
-            f"{path} is not TorchScript. Files written by torch.save are not opened: give MODULE:FUNCTION, a function "
-            "that builds the model and loads its weights"
+            f"{path} is not TorchScript that this version of torch reads: give MODULE:FUNCTION, a function that builds "
+            "the model and loads its weights"
         ) from error
     module = Standardised(script, mean, std).to(device).eval()
     found = _from_module(str(path), module, size or USUAL, channels, device)

@@ -6,6 +6,7 @@ paper printed, the notes, the pairs to compare and the claims; `registry` collec
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -160,7 +161,9 @@ class Experiment:
     def arm(self, name: str) -> Arm:
         """The arm of this name."""
         if name not in self.arms:
-            raise UserError(f"unknown arm {name!r}: choose from {', '.join(self.arms)}")
+            close = difflib.get_close_matches(name, list(self.arms), 1)
+            hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(self.arms)}"
+            raise UserError(f"unknown arm {name!r}: {hint}")
         return Arm.of(self.arms[name])
 
     def arms_of(self, preset: str) -> list[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from vpgcnn.errors import UserError
+from vpgcnn.lab.config_io import read_json
 from vpgcnn.lab.experiments import (
     adaaug,
     calibration,
@@ -25,6 +27,7 @@ from vpgcnn.lab.experiments import (
     turn_hue,
 )
 from vpgcnn.lab.experiments.base import Arm, Change, Claim, Count, Experiment, Reproduction, View, file_stem
+from vpgcnn.lab.training.recipes import recipe
 
 __all__ = ["COUNTS", "EXPERIMENTS", "REPRODUCTIONS", "VIEWS", "claims", "listing", "register_arm", "reproduction"]
 
@@ -58,6 +61,24 @@ VIEWS: dict[str, View] = {
 COUNTS: dict[str, Count] = {entry.name: entry for entry in (cost.COUNT, evidence.COUNT)}
 REPRODUCTIONS: dict[str, Reproduction] = {**EXPERIMENTS, **VIEWS, **COUNTS}
 """All names that `vpgcnn reproduce` takes."""
+
+
+IN_PAPER = {
+    "fig-principle": "Figure 3",
+    "fig-mnist67-180": "Figure 4",
+    "table-cifar10": "Table 1",
+    "table-color": "Table 2",
+    "table-colormnist": "Table 2 (ColorMNIST)",
+    "table-flowers": "Table 2 (Flowers102)",
+    "fig-flowers-confidence": "Figures 5 and 7",
+    "table-calibration": "Table 3",
+    "fig-equivariance-error": "Figure 8",
+    "table-cost": "Table 5",
+    "table-cifar100": "Table 6",
+    "table-adaaug": "Table 7",
+    "fig-stability": "Figure 9",
+}
+"""What the paper calls each table and figure that it has."""
 
 
 def reproduction(name: str) -> Reproduction:
@@ -97,10 +118,30 @@ def claims() -> Iterator[tuple[str, Claim]]:
             yield name, claim
 
 
-def listing(name: str, preset: str) -> str:
-    """What `vpgcnn reproduce --list` prints about a table or figure: its arms, one line each, and its file."""
+def data_of(entry: Reproduction, preset: str) -> list[str]:
+    """The datasets that a table or figure needs."""
+    if isinstance(entry, Count):
+        return []
+    sources = [entry] if isinstance(entry, Experiment) else [EXPERIMENTS[name] for name in entry.sources]
+    return sorted({recipe(source.recipe, preset).data.name for source in sources})
+
+
+def listing(name: str, preset: str, results: Path = Path("results")) -> str:
+    """What `vpgcnn reproduce --list` prints about a table or figure.
+
+    Args:
+        name: The table or figure.
+        preset: "cpu" or "paper".
+        results: The folder of the results, whose rows say how long their runs took.
+
+    Returns:
+        Where it is in the paper, the data it needs and the minutes it took; its arms, one line each; and its file.
+    """
     entry = reproduction(name)
-    lines = [f"{name}: {entry.about}"]
+    place = f"{IN_PAPER[name]} of the paper" if name in IN_PAPER else "not in the paper"
+    facts = [place, *([f"data: {', '.join(found)}"] if (found := data_of(entry, preset)) else [])]
+    facts += [taken] if (taken := _minutes(results / f"{file_stem(name, preset)}.json")) else []
+    lines = [f"{name}: {entry.about.removesuffix(' (not in the paper)')}", f"  {'; '.join(facts)}"]
     if isinstance(entry, Experiment):
         usual, word = entry.arms_of(preset), "draws" if entry.draws else "seeds"
         for arm in entry.arms:
@@ -114,3 +155,18 @@ def listing(name: str, preset: str) -> str:
     else:
         lines.append("  trains nothing")
     return "\n".join([*lines, f"  written to results/{file_stem(name, preset)}.json"])
+
+
+def _minutes(path: Path) -> str:
+    """How long the runs of a result took, as far as it says so."""
+    try:
+        data = read_json(path) if path.is_file() else {}
+    except UserError:
+        return ""
+    rows = data.get("rows") if isinstance(data, dict) else None
+    times = [row.get("seconds") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    seconds = [float(each) for each in times if isinstance(each, int | float)]
+    if not seconds:
+        return ""
+    minutes = round(sum(seconds) / 60)
+    return f"{minutes:,} minutes for {len(seconds)} run{'s' if len(seconds) > 1 else ''}, by {path}"

@@ -197,7 +197,7 @@ def _one(
     if experiment.history is not None:
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         row |= experiment.history([json.loads(line) for line in lines])
-    write_json(folder / "measured.json", row)
+    write_json(folder / "measured.json", row, sealed=True)
     return True
 
 

@@ -1,10 +1,12 @@
-"""Weights and resume states as safetensors files: tensors with a JSON description, and no code."""
+"""Weights and resume states as safetensors files: tensors with a JSON description and a checksum, and no code."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -22,6 +24,7 @@ from vpgcnn.lab.specs import text as text_of
 
 __all__ = [
     "Card",
+    "checksum",
     "load_foreign",
     "load_model",
     "load_weights",
@@ -80,8 +83,23 @@ class Card:
 def save_tensors(path: Path, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
     """Write tensors and a JSON description to one file, which is replaced as a whole."""
     whole = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
-    text = {"format": FORMAT, "description": json.dumps(description, ensure_ascii=False)}
-    write_bytes(path, save(whole, metadata=text))
+    text = json.dumps(description, ensure_ascii=False)
+    metadata = {"format": FORMAT, "description": text, "sha256": checksum(text, whole)}
+    write_bytes(path, save(whole, metadata=metadata))
+
+
+def checksum(description: str, tensors: dict[str, Tensor]) -> str:
+    """The SHA-256 of a description and of the names, types, shapes and bytes of tensors, in the order of their names.
+
+    It reveals accidental damage. It does not protect against somebody who changes a file on purpose, because they can
+    compute it again.
+    """
+    digest = hashlib.sha256(json.dumps(description).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.detach().to("cpu").contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -101,8 +119,12 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             if text.get("format") == "vpgcnn-1":
                 raise UserError(f"{path} was written by vpgcnn 0.2, which this version cannot read: train it again")
             if text.get("format") != FORMAT:
-                raise UserError(f"{path} was not written by vpgcnn (format {text.get('format')!r})")
+                raise UserError(
+                    f"{path} was not written by vpgcnn (format {text.get('format')!r}): weights of other programs need "
+                    "the function that builds their network, see `vpgcnn convert --help` or `vpgcnn diagnose --help`"
+                )
             tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+        _check_sum(path, text, tensors)
         description = json.loads(text["description"])
         if not isinstance(description, dict):
             raise UserError(f"{path} was not written by vpgcnn: its description is {description!r}")
@@ -111,6 +133,20 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if isinstance(error, UserError):
             raise
         raise UserError(f"{path} is damaged or not a safetensors file: {error}") from error
+
+
+def _check_sum(path: Path, metadata: dict[str, str], tensors: dict[str, Tensor]) -> None:
+    """Compare a file with its checksum. Files of earlier versions have none: that is a warning."""
+    unknown = sorted(set(metadata) - {"format", "description", "sha256"})
+    if unknown:  # perhaps a damaged "sha256"
+        raise UserError(f"{path} is damaged: its metadata have an unknown entry {unknown[0]!r}")
+    if "sha256" not in metadata:
+        message = f"{path} has no checksum (an earlier version wrote it), so damage to it would not be noticed"
+        warnings.warn(message, stacklevel=2)
+    elif metadata["sha256"] != checksum(metadata["description"], tensors):
+        raise UserError(
+            f"{path} is damaged: its content does not match its checksum; use another copy, or write it again"
+        )
 
 
 def save_model(path: Path, model: nn.Module, card: Card, extra: dict[str, Any]) -> None:

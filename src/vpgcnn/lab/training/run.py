@@ -1,5 +1,7 @@
 """The folder of a run. Files are replaced as a whole, so that none is ever half written.
 
+All but the metrics carry a checksum, which is verified when they are read.
+
 config.json         all settings
 metrics.jsonl       one line per epoch, and one every `log_steps` steps
 best.safetensors    the network after its best validation epoch
@@ -16,6 +18,7 @@ try:
 except ImportError:  # Windows has no fcntl: two processes in one folder are not detected there
     fcntl = None  # type: ignore[assignment]
 import json
+import shlex
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -93,17 +96,24 @@ class Run:
         for left in self.folder.glob(".*.tmp"):  # left by a process that was killed while it wrote
             left.unlink(missing_ok=True)
         if not path.exists():
-            write_json(path, to_json(self.config))
+            write_json(path, to_json(self.config), sealed=True)
 
     def _check_same(self, old: TrainConfig) -> None:
         then, now = settled(old), settled(self.config)
         for part in fields(TrainConfig):
             one, two = getattr(then, part.name), getattr(now, part.name)
             if part.name not in FREE and one != two:
-                detail = _difference(part.name, one, two)
-                raise OtherSettingsError(
-                    f"{self.folder} was started with other settings ({detail}): resume it with those"
-                )
+                detail, advice = _difference(part.name, one, two), f"resume it with those{self._longer(then)}"
+                raise OtherSettingsError(f"{self.folder} was started with other settings ({detail}): {advice}")
+
+    def _longer(self, then: TrainConfig) -> str:
+        """How to train for more epochs than a run was started with: its learning rate has already come down."""
+        if self.config.epochs <= then.epochs:
+            return ""
+        return (
+            f"; to train for longer, start a new run from its weights: --start {shlex.quote(str(self.folder))} "
+            "--out OTHER, without --resume"
+        )
 
     def end(self) -> None:
         """Release the folder."""
@@ -150,7 +160,7 @@ class Run:
     def finish(self, result: dict[str, Any]) -> None:
         """Write result.json."""
         versions = {"torch": torch.__version__}
-        write_json(self.result, {**result, "versions": versions, "config": to_json(self.config)})
+        write_json(self.result, {**result, "versions": versions, "config": to_json(self.config)}, sealed=True)
 
 
 def _difference(name: str, then: Any, now: Any) -> str:

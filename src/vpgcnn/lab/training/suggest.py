@@ -15,7 +15,8 @@ from torch import Tensor
 from vpgcnn.errors import UserError
 from vpgcnn.groups import SO2, Hue, Product
 from vpgcnn.lab.data import DataConfig, load
-from vpgcnn.lab.data.folder import part_folders, read_image
+from vpgcnn.lab.data.folder import part_folders
+from vpgcnn.lab.data.images import read_image
 from vpgcnn.lab.data.stream import ImageFolder
 from vpgcnn.lab.networks import ModelConfig, PlainConfig, SE2Config, symmetry
 from vpgcnn.lab.networks.config import COLOR_RESNET_SMALL, PLAIN_RESNET_SMALL, RESNET_SMALL
@@ -152,7 +153,7 @@ def _look(path: Path, size: int | None, seed: int) -> _Look:
     listed = ImageFolder.open(parts.get("train", path))
     counts = list(Counter(listed.labels).values())
     some = ImageFolder.open(listed.folder, limit=min(SAMPLE, len(listed)), seed=seed)
-    sides = [min(read_image(name).shape[-2:]) for name in some.paths[:: max(1, len(some) // 20)]]
+    sides = [side for name in some.paths[:: max(1, len(some) // 20)] if (side := _side(name))] or [SIZES[1]]
     side = size or min(SIZES[1], max(SIZES[0], 8 * math.ceil(median(sides) / 8)))  # pools halve it three times
     batches = list(some.batches(side, 1 if some.is_grey() else 3))
     if not batches:
@@ -160,6 +161,14 @@ def _look(path: Path, size: int | None, seed: int) -> _Look:
     images, labels = torch.cat([each.images for each in batches]), torch.cat([each.labels for each in batches])
     share_out = defaults.validation if has_parts else 1 - (1 - defaults.test) * (1 - defaults.validation)
     return _Look(images, labels, counts, side, share_out)
+
+
+def _side(path: Path) -> int | None:
+    """The shorter side of an image in pixels; None if it cannot be read, which loading all images reports."""
+    try:
+        return min(read_image(path).shape[-2:])
+    except UserError:
+        return None
 
 
 def _sentence(kind: Kind, found: Evidence) -> str:
