@@ -97,8 +97,8 @@ def flops(model: Callable[[Tensor], object], images: Tensor) -> int:
 class Scripted(InvariantEncoder):
     """An encoder whose answers are spread over the range by the position of an image in the batch."""
 
-    def forward(self, feature: GroupFeature, *, relu: bool = False) -> Tensor:
-        raw = super().forward(feature, relu=relu)
+    def forward(self, feature: GroupFeature, *, relu: bool = False, keep: Tensor | None = None) -> Tensor:
+        raw = super().forward(feature, relu=relu, keep=keep)
         places = torch.arange(raw.numel()).view(raw.shape[1], raw.shape[0]).t()
         return 0 * raw + (0.37 * places + 0.1 * self.first.in_features) % 1.3
 
@@ -106,8 +106,8 @@ class Scripted(InvariantEncoder):
 class Sensitive(InvariantEncoder):
     """An encoder whose answers are spread over the range, even for images that are much alike."""
 
-    def forward(self, feature: GroupFeature, *, relu: bool = False) -> Tensor:
-        return (20000 * super().forward(feature, relu=relu)) % 1.3
+    def forward(self, feature: GroupFeature, *, relu: bool = False, keep: Tensor | None = None) -> Tensor:
+        return (20000 * super().forward(feature, relu=relu, keep=keep)) % 1.3
 
 
 def scattered(model: nn.Module, kind: type[InvariantEncoder] = Scripted) -> None:
