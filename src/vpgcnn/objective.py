@@ -5,8 +5,8 @@
     >>> elbo.total(weight=0.05).backward()        # nll + λ · kl, as in the paper
 
 By default there is no λ to find. An image that uses the identity alone pays `PRICE` nats for each circle, one that uses
-more pays in proportion to what is left: at the best θ, windows cost it at most that much classification loss. Levels
-explore (see `Variational`), so that the network answers at every width and the loss tells what a width costs.
+more pays for what it leaves out: at the best θ, windows cost it at most that much classification loss. Levels explore
+(see `Variational`), so that the network answers at every width and the loss tells what a width costs.
 
 With the paper's KL, λ has to be found. It follows a schedule (`KlSchedule`: held, then raised, then constant or lowered
 again) or reacts to the training (`DualWeight` to the nll, `Band` to the kl). All rules are immutable values with the

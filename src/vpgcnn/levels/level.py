@@ -52,20 +52,20 @@ Condition = Literal["input", "output"]
 
 EXPLORE = 0.25
 """The share of the training images whose windows are drawn at random."""
-HIDDEN = 0.5
-"""The share of the channels that an encoder does not see in training, of each image others: the most, see `hidden`."""
+DROPOUT = 0.5
+"""The largest share of its channels that an encoder does not see in training; see `dropout`."""
 LOCAL = 0.5
 """How much the slope at the window's own width counts, beside what the window costs against a closed one."""
 
 
-def hidden(channels: int) -> float:
-    """The share of so many channels that an encoder does not see in training, of each image others.
+def dropout(channels: int) -> float:
+    """The share of so many channels that an encoder does not see in training, a different set for each image.
 
     What tells how far an image may move is often its class, which many channels know; how hard this one picture is,
     few do. An encoder that cannot rely on any one channel follows the former. Narrow features have no channel to
-    spare: nothing is hidden of 16 channels, half from 32 channels on.
+    spare: none is dropped of 16, half from 32 on.
     """
-    return min(max((channels - 16) / 32, 0.0), HIDDEN)
+    return min(max((channels - 16) / 32, 0.0), DROPOUT)
 
 
 class Level(nn.Module, ABC):
@@ -352,7 +352,7 @@ class VariationalLevel(Level):
         self.has_dial = self.family.dialled(self.family.start(group)[None], torch.zeros(()), group) is not None
         self.register_buffer("dial", torch.zeros(()))
         self.explore = (EXPLORE if can else 0.0) if spec.explore is None else spec.explore
-        self.hidden = hidden(channels)
+        self.dropout = dropout(channels) if self.explore > 0 else 0.0
         self.encoder = InvariantEncoder(group, channels, self.family.start(group), spec.encoder_width)
 
     def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
@@ -362,7 +362,7 @@ class VariationalLevel(Level):
         return self._decide(feature, generator, relu=True)
 
     def _decide(self, feature: GroupFeature, generator: torch.Generator | None, *, relu: bool) -> Distribution:
-        keep = self._keep(feature, generator) if self.training and self.explore > 0 and self.hidden > 0 else None
+        keep = self._keep(feature, generator) if self.training and self.dropout > 0 else None
         raw = self.encoder(feature.detach() if self.detach_features else feature, relu=relu, keep=keep)
         own = self.family.bounded(raw, self.group)
         own = tempered(own) if self.explore > 0 else own
@@ -386,7 +386,7 @@ class VariationalLevel(Level):
     def _keep(self, feature: GroupFeature, generator: torch.Generator | None) -> Tensor:
         """Dropout of the encoder's input: factors `(B, C)`."""
         numbers = _uniform(feature.shape[0], feature.shape[1], self.encoder.linear.weight.detach(), generator)
-        return (numbers >= self.hidden).to(numbers.dtype) / (1 - self.hidden)
+        return (numbers >= self.dropout).to(numbers.dtype) / (1 - self.dropout)
 
     def _noise(self, feature: GroupFeature, own: Tensor, generator: torch.Generator | None) -> Tensor:
         """Random numbers `(B, P)`: from 0 to 1 for the images to explore; for the others −½ or, if their windows are
@@ -404,7 +404,7 @@ class VariationalLevel(Level):
 
     def extra_repr(self) -> str:
         detached = ", detach_features=True" if self.detach_features else ""
-        return f"{self.group}, {self.family}{detached}, explore={self.explore:g}"
+        return f"{self.group}, {self.family}{detached}, explore={self.explore:g}, dropout={self.dropout:g}"
 
 
 def _uniform(images: int, columns: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
