@@ -401,7 +401,7 @@ def test_in_training_the_encoder_sees_a_random_half_of_the_channels_of_each_imag
 
 
 @pytest.mark.parametrize(("channels", "explore"), [(64, 0.0), (16, 0.25)])
-def test_narrow_features_and_levels_that_do_not_explore_hide_nothing(channels: int, explore: float) -> None:
+def test_narrow_features_and_levels_that_do_not_explore_drop_nothing(channels: int, explore: float) -> None:
     """In training, two decisions about the same image are the same; of 16 channels none can be spared."""
     level = Variational(explore=explore).build(Hue(3), channels)
     feature = random_feature(Hue(3), channels=channels, batch=20, size=1)
