@@ -127,7 +127,7 @@ class Materialised(nn.Module):
         assert isinstance(kernel, SirenKernel)
         batch, height, width = values.shape[0], *values.shape[-2:]
         functions = kernel.basis(u, v)  # B U V T S
-        weight = torch.einsum("ocs,buvts->boucvt", kernel.weight, functions) + kernel.bias[:, None, :, None, None]
+        weight = torch.einsum("ocs,buvts->boucvt", kernel.mixing(), functions)
         square = weight.new_zeros(*weight.shape[:-1], kernel.size**2)
         square = square.index_copy(-1, kernel.taps, weight) / v.shape[1]
         square = square.flatten(3, 4).flatten(0, 2).unflatten(-1, (kernel.size, kernel.size))

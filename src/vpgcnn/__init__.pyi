@@ -10,6 +10,7 @@ from vpgcnn.groups import Hue as Hue
 from vpgcnn.groups import Product as Product
 from vpgcnn.groups import Rotations as Rotations
 from vpgcnn.kernels import Constrained as Constrained
+from vpgcnn.kernels import Harmonic as Harmonic
 from vpgcnn.kernels import Nonstationary as Nonstationary
 from vpgcnn.kernels import Projected as Projected
 from vpgcnn.kernels import Relaxed as Relaxed

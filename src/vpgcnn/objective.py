@@ -329,7 +329,7 @@ def _check_memory(memory: float) -> None:
 
 
 def penalty(model: nn.Module) -> Tensor:
-    """What the priors of a network's kernels add to the loss; 0 for kernels without one, as `Table()` and `Siren()`.
+    """What the priors of a network's kernels add to the loss; 0 for kernels without one, as `Table()` and `Harmonic()`.
 
         >>> loss = Elbo.of(net(images), labels).total() + penalty(net)
 

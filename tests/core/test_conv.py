@@ -16,6 +16,7 @@ from vpgcnn import (
     Group,
     GroupConv2d,
     GroupFeature,
+    Harmonic,
     Hue,
     LiftConv2d,
     ReparametrizedWindow,
@@ -111,7 +112,7 @@ def test_layers_are_equivariant(double: None, group: Group, separable: bool) -> 
         (7, 2, 3, 1, 11),
     ],
 )
-@pytest.mark.parametrize("kernel", [Table(), Siren()], ids=name)
+@pytest.mark.parametrize("kernel", [Table(), Siren(), Harmonic()], ids=name)
 def test_odd_and_even_sizes_strides_paddings_dilations(double, size, stride, padding, dilation, image, kernel) -> None:
     group = Rotations(4)
     lift = LiftConv2d(1, 3, size, group, stride=stride, padding=padding, dilation=dilation, kernel=kernel)

@@ -13,6 +13,7 @@ from vpgcnn import (
     Group,
     GroupConv2d,
     GroupFeature,
+    Harmonic,
     Hue,
     LiftConv2d,
     ReparametrizedWindow,
@@ -173,7 +174,15 @@ def test_a_lift_undoes_colours_for_any_kernel(double: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "override"), [(Table(), "expand"), (Table(), "table"), (Siren(), "expand"), (Siren(), "basis")]
+    ("base", "override"),
+    [
+        (Table(), "expand"),
+        (Table(), "table"),
+        (Siren(), "expand"),
+        (Siren(), "basis"),
+        (Harmonic(), "expand"),
+        (Harmonic(), "basis"),
+    ],
 )
 def test_an_instance_may_be_patched_too(double: None, base: KernelSpec, override: str) -> None:
     """Fast paths look at the instance as well: a method that was replaced on it is used, or the path is not taken."""

@@ -12,6 +12,7 @@ from vpgcnn import (
     Group,
     GroupConv2d,
     GroupFeature,
+    Harmonic,
     Hue,
     LiftConv2d,
     Product,
@@ -19,8 +20,8 @@ from vpgcnn import (
     Siren,
     Table,
 )
-from vpgcnn.kernels import SirenKernel, TableKernel, default_kernel
-from vpgcnn.kernels.base import tap_points
+from vpgcnn.kernels import HarmonicKernel, SirenKernel, TableKernel, default_kernel
+from vpgcnn.kernels.base import KernelSpec, tap_points
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 5])
@@ -60,7 +61,7 @@ def test_separable_is_a_product_with_fewer_numbers() -> None:
 @pytest.mark.parametrize(("size", "inside"), [(1, 1), (3, 5), (5, 13), (7, 29), (4, 12), (2, 4)])
 def test_siren_evaluates_only_the_disc(size: int, inside: int) -> None:
     kernel = SirenKernel(2, 2, size, SO2(4), lift=True)
-    assert kernel.basis(SO2(4).grid(), None).shape == (4, 1, inside, 32)
+    assert kernel.basis(SO2(4).grid(), None).shape == (4, 1, inside, 33)  # and the constant
     weight = kernel.expand(SO2(4).grid(), None)
     assert int((weight[0, 0, 0, 0] != 0).sum()) == inside
 
@@ -93,9 +94,10 @@ def test_siren_does_not_jump_on_the_circle() -> None:
 
 
 @pytest.mark.parametrize("group", [SO2(4), O2(4), Product(SO2(4), Hue(3))], ids=name)
-def test_siren_kernel_turns_with_the_group(double: None, group: Group) -> None:
+@pytest.mark.parametrize("spec", [Siren(), Harmonic()], ids=name)
+def test_continuous_kernels_turn_with_the_group(double: None, group: Group, spec: KernelSpec) -> None:
     """k(R_u⁻¹x, v⁻¹u) depends on (u, v) only up to a common rotation: turning both turns the taps."""
-    kernel = SirenKernel(3, 2, 5, group, lift=False)
+    kernel = spec.build(3, 2, 5, group, lift=False)
     grid = group.grid()
     quarter = torch.zeros(len(group.axes))
     quarter[0] = math.pi / 2
@@ -113,6 +115,10 @@ def test_siren_kernel_turns_with_the_group(double: None, group: Group) -> None:
         (SO2(8), Siren(omega=4.0), 5),
         (SO2(4), Siren(omega=2.0), 3),
         (O2(4), Siren(hidden=16), 5),
+        (SO2(8), Harmonic(), 3),
+        (SO2(8), Harmonic(), 7),
+        (O2(4), Harmonic(detail=1), 5),
+        (Product(SO2(4), Hue(3)), Harmonic(), 5),
     ],
     ids=name,
 )
@@ -150,7 +156,7 @@ def test_default_kernels() -> None:
     for group in TABLES:
         assert default_kernel(group) == Table()
     for group in (SO2(), O2(), Rotations(6), Product(SO2(), Hue(3))):
-        assert default_kernel(group) == Siren()
+        assert default_kernel(group) == Harmonic()
 
 
 def test_kernels_refuse_what_they_cannot_do() -> None:
@@ -165,6 +171,7 @@ def test_kernels_refuse_what_they_cannot_do() -> None:
 
 
 def test_state_has_no_buffers() -> None:
-    for kernel in (SirenKernel(1, 2, 3, SO2(), lift=False), TableKernel(1, 2, 3, Hue(3), lift=False)):
+    kernels = [kind(1, 2, 3, SO2(), lift=False) for kind in (SirenKernel, HarmonicKernel)]
+    for kernel in (*kernels, TableKernel(1, 2, 3, Hue(3), lift=False)):
         assert isinstance(kernel, nn.Module)
         assert set(kernel.state_dict()) == {key for key, _ in kernel.named_parameters()}

@@ -41,7 +41,7 @@ from vpgcnn import (
 )
 from vpgcnn._ops.active import Use, uses_of
 from vpgcnn.export import Deployed, exported
-from vpgcnn.kernels import KernelSpec, Siren, Table, TableKernel
+from vpgcnn.kernels import Harmonic, KernelSpec, Siren, Table, TableKernel
 from vpgcnn.levels import InvariantEncoder, LevelSpec
 from vpgcnn.measure import multiplications
 from vpgcnn.nn import GroupLayerNorm, all_elements
@@ -188,7 +188,14 @@ def test_joins_norms_pools_and_layouts(group: Group, norm: str, mode: str, chann
 
 @pytest.mark.parametrize("level", [Fixed(0.3), Shared(), Variational(), Variational(condition="output")], ids=repr)
 @pytest.mark.parametrize(
-    ("group", "kernel"), [(Rotations(4), Siren()), (Dihedral(4), Siren()), (Hue(6), Siren()), (Hue(3), Table(True))]
+    ("group", "kernel"),
+    [
+        (Rotations(4), Siren()),
+        (Rotations(6), Harmonic()),
+        (Dihedral(4), Siren()),
+        (Hue(6), Siren()),
+        (Hue(3), Table(True)),
+    ],
 )
 def test_kernels_and_levels(group: Group, kernel: KernelSpec, level: LevelSpec) -> None:
     images = torch.rand(5, 3, 8, 8)

@@ -13,6 +13,7 @@ from vpgcnn import (
     Full,
     GroupConv2d,
     GumbelSoftmax,
+    Harmonic,
     Hue,
     LiftConv2d,
     RankedSoftmax,
@@ -46,6 +47,8 @@ PAIRS = [
     (Table(), Table(separable=True)),
     (Siren(omega=4), Siren(omega=5)),
     (Siren(hidden=8), Siren()),
+    (Harmonic(detail=1), Harmonic()),
+    (Harmonic(order=1), Harmonic()),
 ]
 
 

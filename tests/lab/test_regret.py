@@ -97,7 +97,8 @@ def test_arms_differ_in_their_level_only(task: str) -> None:
     for arm in entry.arms:
         config = entry.config(arm, 0, "cpu")
         for same in ("epochs", "batch_size", "optimiser", "data", "balance", "select"):
-            assert getattr(config, same) == getattr(default, same), (arm, same)
+            if (arm, same) != ("t2-flip", "data"):  # mirrored images in training are what this arm is
+                assert getattr(config, same) == getattr(default, same), (arm, same)
         if isinstance(config.model.level, Fixed):
             widths.add(config.model.level.theta)
             assert config.model.group == default.model.group

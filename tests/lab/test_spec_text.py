@@ -18,7 +18,17 @@ from vpgcnn.apps.commands.common import UsageError
 from vpgcnn.apps.commands.train import _config, _default, _options
 from vpgcnn.errors import UserError
 from vpgcnn.groups import O2, SO2, Dihedral, Group, Hue, Product, Rotations
-from vpgcnn.kernels import Constrained, KernelSpec, Nonstationary, Projected, Relaxed, ResidualPathway, Siren, Table
+from vpgcnn.kernels import (
+    Constrained,
+    Harmonic,
+    KernelSpec,
+    Nonstationary,
+    Projected,
+    Relaxed,
+    ResidualPathway,
+    Siren,
+    Table,
+)
 from vpgcnn.lab import specs
 from vpgcnn.lab.config_io import from_json, to_json
 from vpgcnn.lab.networks import MODELS, SE2Config
@@ -64,7 +74,9 @@ levels = st.one_of(
     ),
 )
 basic = st.one_of(
-    st.builds(Table, st.booleans()), st.builds(Siren, numbers, omega=st.floats(0.1, 50.0, allow_nan=False))
+    st.builds(Table, st.booleans()),
+    st.builds(Siren, numbers, omega=st.floats(0.1, 50.0, allow_nan=False)),
+    st.builds(Harmonic, st.floats(0.0, 5.0), order=numbers),
 )
 strengths = st.floats(0.0, 50.0)
 kernels = st.one_of(
@@ -87,7 +99,7 @@ def test_every_registered_class_is_tried() -> None:
     """A class that is added to the registry needs a strategy above."""
     covered = {
         *(SO2, O2, Rotations, Dihedral, Hue, Product, Full, Fixed, Shared, Variational),
-        *(Siren, Table, Relaxed, ResidualPathway, Projected, Nonstationary, Constrained),
+        *(Siren, Harmonic, Table, Relaxed, ResidualPathway, Projected, Nonstationary, Constrained),
         *(Window, SampledWindow, ReparametrizedWindow, RankedSoftmax, GumbelSoftmax),
     }
     ours = {name for name, kind in specs._known.items() if kind.__module__.startswith("vpgcnn.")}  # not of other tests

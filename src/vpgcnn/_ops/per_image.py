@@ -1,6 +1,6 @@
 """Convolution with a kernel for each image, for levels that move elements.
 
-A SIREN kernel is linear in a few hidden functions, k = weight·s + bias, which allows two algorithms. On a small
+A kernel that is linear in a few functions, k = weight·s, allows two algorithms. On a small
 map the input is *contracted* with s first and then mixed by the weights, so no kernel is ever built. On a large
 map, with many positions for each number of a kernel, the kernel is *built* for one image at a time and built again
 for the gradient, so no batch of kernels is ever stored.
@@ -67,9 +67,9 @@ def convolve(
 
     Args:
         inputs: Values, weights and elements.
-        mixing: The last layer of the kernel, with its bias as one more function: `(O, C, S)`.
-        basis: The hidden functions of (u, v) at the taps, `(..., U, V, T, S − 1)`.
-        columns: The same as a matrix, with the constant as one more function: `(..., V·T, U·S)`.
+        mixing: What the functions are multiplied by, `(O, C, S)`.
+        basis: The functions of (u, v) at the taps, `(..., U, V, T, S)`.
+        columns: The same as a matrix: `(..., V·T, U·S)`.
         taps: Positions of the T taps in the k×k square.
         size: Pixels of a side of the kernel.
         geometry: Stride, padding and dilation.
@@ -127,7 +127,6 @@ def _build(inputs: Inputs, mixing: Tensor, basis: Functions, taps: Tensor, size:
     values, weights, v, u = inputs
     with full_precision(u.device):
         hidden = basis(u, v)
-        hidden = torch.cat([hidden, torch.ones_like(hidden[..., :1])], dim=-1)
         share = 1 / values.shape[2] if weights is None else weights.to(hidden.dtype)[:, None, :, None, None]
         hidden = (hidden * share).expand(values.shape[0], -1, -1, -1, -1)  # B U V T S
         square = hidden.new_zeros(*hidden.shape[:3], size**2, hidden.shape[-1])

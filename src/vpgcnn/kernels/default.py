@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from vpgcnn.groups import Group
 from vpgcnn.kernels.base import KernelSpec
-from vpgcnn.kernels.siren import Siren
+from vpgcnn.kernels.harmonic import Harmonic
 from vpgcnn.kernels.table import Table, has_table
 
 __all__ = ["default_kernel"]
 
 
 def default_kernel(group: Group) -> KernelSpec:
-    """A table where turning by index is exact, a SIREN elsewhere."""
-    return Table() if has_table(group) else Siren()
+    """A table where turning by index is exact, harmonics elsewhere."""
+    return Table() if has_table(group) else Harmonic()

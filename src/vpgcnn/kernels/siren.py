@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vpgcnn._ops import per_image
-from vpgcnn._ops.constants import constant
-from vpgcnn._ops.geometry import Geometry
-from vpgcnn._ops.precision import full_precision
-from vpgcnn.groups import Group, even_grid
-from vpgcnn.kernels.base import Kernel, KernelSpec, check_strength, tap_points
+from vpgcnn.groups import Group
+from vpgcnn.kernels.base import KernelSpec, check_strength, tap_points
+from vpgcnn.kernels.linear import LinearKernel
 
 __all__ = ["Nonstationary", "Siren", "SirenKernel"]
 
@@ -64,7 +60,7 @@ class Nonstationary(KernelSpec):
         return SirenKernel(*sizes, group, lift=lift, hidden=self.hidden, omega=self.omega, absolute_decay=decay)
 
 
-class SirenKernel(Kernel):
+class SirenKernel(LinearKernel):
     """A continuous kernel for any group: sin(ω₀(W₁p + b₁)) → sin(ω₀(W₂h + b₂)) → linear.
 
     The point p is R_u⁻¹x in units of the kernel's radius, and (cos, sin) of each relative angle, so
@@ -130,57 +126,21 @@ class SirenKernel(Kernel):
         bound = math.sqrt(6 / self.second.in_features) / self.omega
         nn.init.uniform_(self.second.weight, -bound, bound)
         nn.init.uniform_(self.second.bias, -math.pi / self.omega, math.pi / self.omega)
-        nn.init.normal_(self.weight)
-        self.weight.div_(math.sqrt(self._gain()))
+        self.start_at_unit_scale()
         if self.absolute is not None:
             nn.init.uniform_(self.absolute.weight, -1 / coordinates, 1 / coordinates)
 
-    def _gain(self) -> float:
-        """E[h²] of the layer's output, for pre-activations of unit scale and a last layer of unit scale.
-
-        Neighbouring taps of a smooth kernel are alike, and so are the features that it makes: how much
-        they add up depends on the hidden functions. The correlation of features between elements and
-        positions is followed through a few layers of a wide network, exactly: the kernel acts on it as
-        a product in the Fourier basis of the plane, a ReLU by its known second moment.
-        """
-        coarse = tuple(axis.order or 4 for axis in self.group.axes)
-        grid = self.group.grid(dtype=torch.float64) if self.group.order else even_grid(coarse)
-        hidden = self.basis(grid, None if self.lift else grid)
-        if self.lift:  # images, taken as white
-            return float(hidden.square().sum(dim=(1, 2, 3)).mean()) * self.in_channels
-        count, field = len(grid), 2 * self.size + 1
-        square = hidden.new_zeros(count, count, self.size**2, hidden.shape[-1]).index_copy(2, self.taps, hidden)
-        taps = square.unflatten(2, (self.size, self.size)).permute(4, 0, 1, 2, 3) / count
-        waves = torch.fft.fft2(taps, s=(field, field))
-        correlation = hidden.new_zeros(count, count, field, field)
-        correlation[range(count), range(count), 0, 0] = 1
-        gains = []
-        for _ in range(6):
-            moment = torch.fft.fft2(_relu_moment(correlation)).to(waves.dtype)
-            turned = torch.einsum("suvxy,vwxy->suwxy", waves, moment)
-            covariance = torch.fft.ifft2(torch.einsum("suwxy,stwxy->utxy", turned, waves.conj())).real
-            energy = covariance[range(count), range(count), 0, 0]
-            gains.append(float(energy.mean()))
-            correlation = covariance / (energy[:, None] * energy).sqrt()[..., None, None]
-        # The first layers still see noise; the mean of logarithms is what a deep net multiplies up.
-        return math.exp(sum(map(math.log, gains[2:])) / len(gains[2:])) * self.in_channels
-
     def basis(self, u: Tensor, v: Tensor | None) -> Tensor:
-        """The hidden functions s at the taps, `(..., U, V, T, hidden)`: k = weight·s + bias.
-
-        u `(..., U, K)` and v `(..., V, K)` may be shared, or one row for each image.
-        """
         space, circle = self._phases(u, v)
         phase = space.unsqueeze(-3)
         return self._second(phase if circle is None else phase + circle.unsqueeze(-2))
 
     def columns(self, u: Tensor, v: Tensor | None) -> Tensor:
-        """The same as a matrix for each image, `(..., V·T, U·(hidden + 1))`, with the constant 1 after the others."""
         space, circle = self._phases(u, v)
         phase = space.transpose(-2, -3).unsqueeze(-4)  # 1 T U hidden
         if circle is not None:
             phase = phase + circle.transpose(-2, -3).unsqueeze(-3)  # V 1 U hidden
-        return self._second(phase, constant=True).flatten(-2).flatten(-3, -2)
+        return self._second(phase).flatten(-2).flatten(-3, -2)
 
     def _phases(self, u: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """ω times what the first layer makes of places `(..., U, T, hidden)` and of angles `(..., U, V, hidden)`."""
@@ -198,11 +158,10 @@ class SirenKernel(Kernel):
         relative = self.group.relative(u.unsqueeze(-2), v.unsqueeze(-3))
         return space, F.linear(self._circle(relative), self.omega * self.angular.weight.to(u.dtype))
 
-    def _second(self, phase: Tensor, *, constant: bool = False) -> Tensor:
-        """The second layer on top of the sine of the first. constant: and one more function, sin(π/2) = 1."""
+    def _second(self, phase: Tensor) -> Tensor:
+        """The second layer on top of the sine of the first, and one more function for the bias: sin(π/2) = 1."""
         weight, bias = (self.omega * part.to(phase.dtype) for part in (self.second.weight, self.second.bias))
-        if constant:
-            weight, bias = F.pad(weight, (0, 0, 0, 1)), F.pad(bias, (0, 1), value=math.pi / 2)
+        weight, bias = F.pad(weight, (0, 0, 0, 1)), F.pad(bias, (0, 1), value=math.pi / 2)
         return torch.sin(F.linear(torch.sin(phase), weight, bias))
 
     def _circle(self, relative: Tensor) -> Tensor:
@@ -219,58 +178,9 @@ class SirenKernel(Kernel):
             return None
         return self.absolute_decay * self.scale.square().sum()
 
-    def expand(self, u: Tensor, v: Tensor | None) -> Tensor:
-        return self.undo_colors(self._assemble(self.mixing(), self.basis(u, v)), u)
-
-    def fold_some(
-        self, u: Tensor, v: Tensor | None, rows: Sequence[int], columns: Sequence[int], folded: Tensor | None = None
-    ) -> Tensor:
-        if folded is not None or not self.inherits(SirenKernel, "expand", "basis", "mixing"):
-            return super().fold_some(u, v, rows, columns, folded)
-        some = u[constant(tuple(rows), torch.long, u.device)]
-        return self.fold(some, None if v is None else v[constant(tuple(columns), torch.long, u.device)])
-
-    def _convolve_each(
-        self,
-        values: Tensor,
-        weights: Tensor | None,
-        v: Tensor | None,
-        u: Tensor,
-        geometry: Geometry,
-        bias: Tensor | None,
-    ) -> Tensor:
-        """One image at a time is slow: the kernel is linear in its few hidden functions, see `_ops.per_image`."""
-        mixes_colors = self.lift and self.group.acts_on_rgb
-        own = self.inherits(SirenKernel, "expand", "basis", "columns", "mixing")
-        if mixes_colors or not own or values.shape[0] == 0:
-            return super()._convolve_each(values, weights, v, u, geometry, bias)
-        with full_precision(u.device):
-            mixing = self.mixing()
-        inputs = per_image.Inputs(values, weights, v, u)
-        out = per_image.convolve(inputs, mixing, self.basis, self.columns, self.taps, self.size, geometry)
-        return out if bias is None else out + bias.to(out.dtype)[:, None, None, None]
-
-    def _assemble(self, mixing: Tensor, hidden: Tensor) -> Tensor:
-        """mixing `(O, C, hidden + 1)` and functions `(U, V, T, hidden)` to weights `(O, U, C, V, k, k)`."""
-        outputs, inputs = hidden.shape[:2]
-        # The functions are laid into the square first, with a constant for the bias: 0 outside the disc.
-        square = hidden.new_zeros(outputs, inputs, self.size**2, hidden.shape[-1] + 1)
-        square = square.index_copy(2, self.taps, torch.cat([hidden, torch.ones_like(hidden[..., :1])], dim=-1))
-        weight = _mixed(mixing.to(hidden.dtype) / inputs, square.flatten(1, 2))
-        return weight.unflatten(3, (inputs, self.size, self.size))
-
     def mixing(self) -> Tensor:
         """The last layer with its bias as one more function, `(O, C, hidden + 1)`."""
         return torch.cat([self.weight, self.bias.unsqueeze(-1)], dim=-1)
 
-
-def _mixed(mixing: Tensor, functions: Tensor) -> Tensor:
-    """mixing `(O, C, S)` and functions `(U, P, S)` to `(O, U, C, P)`, as conv2d wants it, in few large products."""
-    each = torch.bmm(mixing.flatten(0, 1).expand(len(functions), -1, -1), functions.transpose(1, 2))
-    return each.unflatten(1, mixing.shape[:2]).transpose(0, 1).contiguous()
-
-
-def _relu_moment(correlation: Tensor) -> Tensor:
-    """E[relu(a) relu(b)] for standard normal a, b with this correlation."""
-    angle = torch.arccos(correlation.clamp(-1, 1))
-    return (torch.sin(angle) + (math.pi - angle) * correlation) / (2 * math.pi)
+    def as_defined(self) -> bool:
+        return self.inherits(SirenKernel, "expand", "basis", "columns", "mixing")

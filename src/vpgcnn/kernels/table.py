@@ -61,7 +61,7 @@ class TableKernel(Kernel):
     ) -> None:
         super().__init__(in_channels, out_channels, size, group, lift=lift)
         if not has_table(group):
-            raise ValueError(f"{group} does not move the taps of a k×k kernel onto each other: use kernel=Siren()")
+            raise ValueError(f"{group} does not move the taps of a k×k kernel onto each other: use kernel=Harmonic()")
         count = 1 if lift else group.order or 1
         spread, gathered = spread_index(group, in_channels, size, lift)
         self.register_buffer("spread", spread, persistent=False)

@@ -396,7 +396,8 @@ class LiftConv2d(_GroupConvolution):
         kernel_size: Pixels of a side.
         group: A value such as `SO2(8)` or `Hue(3)`.
         level: How much of the group to use: `Full()` (default), `Shared()`, `Variational()`.
-        kernel: `Table()`, `Siren()`, or one that may break the symmetry, as `Relaxed()`; None for the group's default.
+        kernel: `Table()`, `Harmonic()`, `Siren()`, or one that may break the symmetry, as `Relaxed()`; None for the
+                group's default.
         resample: No effect at a lift, which always makes a new grid.
         stride: As in `nn.Conv2d`.
         padding: A number, or "same" for an odd kernel.
@@ -466,7 +467,8 @@ class GroupConv2d(_GroupConvolution):
         kernel_size: Pixels of a side.
         group: A value such as `SO2(8)` or `Hue(3)`, the same as the feature's.
         level: How much of the group to use: `Full()` (default), `Shared()`, `Variational()`.
-        kernel: `Table()`, `Siren()`, or one that may break the symmetry, as `Relaxed()`; None for the group's default.
+        kernel: `Table()`, `Harmonic()`, `Siren()`, or one that may break the symmetry, as `Relaxed()`; None for the
+                group's default.
         resample: Whether to draw a new random grid in training, on continuous groups. Evaluation has one grid
             for all layers, so relative angles that only training sees make batch statistics less fitting.
         stride: As in `nn.Conv2d`; see `LiftConv2d`.

@@ -23,6 +23,7 @@ from vpgcnn.lab.experiments import (
     principle,
     ranges,
     regret,
+    signs,
     stability,
     turn_hue,
 )
@@ -51,6 +52,8 @@ VIEWS: dict[str, View] = {
     entry.name: entry
     for entry in (
         regret.VIEW,
+        signs.TURN,
+        signs.MIRROR,
         color.VIEW,
         calibration.VIEW,
         adaaug.VIEW,

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from vpgcnn.groups import Hue
 from vpgcnn.lab.data import Dataset
+from vpgcnn.lab.experiments import signs
 from vpgcnn.lab.experiments.arms import T2
 from vpgcnn.lab.experiments.base import Arm, Change, Experiment, Found, Row, View, markdown
 from vpgcnn.lab.experiments.by_hand import SETTINGS, by_hand
@@ -102,6 +103,7 @@ def measured(task: str) -> Any:
             found = at_places(predict, images, labels, reach, circle, on_progress=progress.advance)
             row["places"][circle] = {key: _rounded(value) for key, value in vars(found).items()}
         reading = read_levels(model, test.images)
+        row["twins"] = _rounded(signs.confused(reading.logits, test.labels, config.data.name))
         for layer, theta in reading.theta.items():
             row["theta"][layer] = [[round(float(one.mean()), 4), round(float(one.std()), 4)] for one in theta.unbind(1)]
         aware = list(reading.per_image().theta.values())
@@ -179,6 +181,7 @@ def experiment(task: str) -> Experiment:
     for width in (width for width in WIDTHS if width > narrowest):  # narrower windows are closed
         arms[f"fixed-{round(100 * width)}"] = Arm(f"θ = {width:g} for every image", then(fixed(width)))
     arms["t2"] = Arm("the same network without a group", then(T2))
+    arms |= {arm: replace(entry, change=then(entry.change)) for arm, entry in signs.ARMS.get(task, {}).items()}
     return Experiment(
         name=f"regret-{task}",
         about=f"levels against fixed widths on {task} (not in the paper)",
@@ -193,6 +196,7 @@ def experiment(task: str) -> Experiment:
             f"of all images at all places, for up to {MOST} test images: rotations by multiples of 15°, hue shifts "
             "by multiples of 30°, mirrors.",
         ),
+        claims=signs.CLAIMS.get(task, ()),
         in_paper=False,
     )
 
@@ -207,7 +211,7 @@ def regret_rows(found: Found) -> list[Row]:
     for task in TASKS:
         rows = found.get(f"regret-{task}", [])
         arms = {arm: [row for row in rows if row["arm"] == arm] for arm in EXPERIMENTS[task].arms}
-        fixed_arms = {arm: same for arm, same in arms.items() if same and arm not in (*LEVELS, "t2")}
+        fixed_arms = {arm: same for arm, same in arms.items() if same and arm in WIDE}
         if not fixed_arms:
             continue
         common = set.intersection(*({row["seed"] for row in same} for same in fixed_arms.values()))
@@ -321,7 +325,10 @@ def _point(rows: list[Row]) -> tuple[float, float] | None:
 VIEW = View(
     name="regret",
     about="levels that learn by themselves against the best fixed level, with one default for every dataset",
-    sources={entry.name: tuple(entry.arms) for entry in EXPERIMENTS.values()},
+    sources={
+        entry.name: tuple(arm for arm in entry.arms if arm not in signs.ARMS.get(task, ()))
+        for task, entry in EXPERIMENTS.items()
+    },
     rows=regret_rows,
     table=table_regret,
     chart=chart_regret,

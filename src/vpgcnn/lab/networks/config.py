@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from vpgcnn.groups import SO2, Dihedral, Group, Hue, Product, Rotations
-from vpgcnn.kernels import KernelSpec, Siren, Table
+from vpgcnn.kernels import Harmonic, KernelSpec, Siren, Table
 from vpgcnn.levels import Full, LevelSpec, Shared, Variational
 
 __all__ = [
@@ -65,7 +65,8 @@ class SE2Config(LevelPlacement):
     elsewhere: LevelSpec = Shared()
     """The level of the other layers of a variational network."""
     kernel: KernelSpec = Siren(hidden=35)
-    """The kernels: Siren(hidden, omega), where a lower omega is smoother, or Table() for finite groups."""
+    """The kernels: Siren(hidden, omega), where a lower omega is smoother; Harmonic(detail, order), which learns faster;
+    or Table() for finite groups."""
     block: Literal["residual", "plain"] = "residual"
     """residual: two convolutions and a shortcut per stage. plain: one convolution per stage."""
     widths: tuple[int, ...] = (32, 32, 64, 64)
@@ -199,7 +200,7 @@ DIGITS = SE2Config(
 """The small SE(2) net for MNIST67-180. Its last kernel is as large as its map."""
 DIGITS_IN_COLOR = replace(DIGITS, group=Product(SO2(8), Hue(3)))
 """The same on rotations and hues at once: 24 elements, and a window on each of the two circles."""
-SIGNS = replace(DIGITS, widths=(16, 24, 48), kernel_sizes=(8, 5, 5), stem_pool=True)
+SIGNS = replace(DIGITS, widths=(16, 24, 48), kernel_sizes=(8, 5, 5), stem_pool=True, kernel=Harmonic())
 """The same for traffic signs of 40×40 pixels."""
 SIGNS_MIRRORED = replace(SIGNS, group=Dihedral(1), kernel=Table(), widths=(24, 32, 64))
 """The same on mirrors."""
