@@ -6,14 +6,16 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from torch.testing import assert_close
@@ -28,7 +30,7 @@ from vpgcnn.lab.networks import AugmenterConfig, PlainConfig, SE2Config
 from vpgcnn.lab.specs import text
 from vpgcnn.lab.training.checkpoint import Card, load_model, read_tensors, save_model, save_tensors
 from vpgcnn.lab.training.config import LevelOptimiserConfig, Objective, OptimiserConfig, TrainConfig, settled
-from vpgcnn.lab.training.loop import Interrupted, StopSignal, train
+from vpgcnn.lab.training.loop import Interrupted, StopSignal, restart_warning, train
 from vpgcnn.lab.training.run import OtherSettingsError, chosen_weights
 from vpgcnn.objective import Band, DualWeight, KlSchedule, Price
 
@@ -203,28 +205,85 @@ def test_control_c_finishes_the_step_and_prints_how_to_continue(config: TrainCon
     assert step == [line for line in lines(tmp_path / "run") if "epoch" not in line][-1]["step"]
 
 
+def torchrun(*options: str) -> list[str]:
+    """torchrun on this machine with two processes."""
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *options]
+
+
+ALONE = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""The environment of torchrun: restarted workers must not read addresses of those before them."""
+
+
+@pytest.fixture(scope="module")
+def together(arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[TrainConfig], Path]:
+    """The run of two processes by a configuration; each is trained once."""
+
+    @cache
+    def trained(config: TrainConfig) -> Path:
+        out = tmp_path_factory.mktemp("two") / "run"
+        words = [*torchrun(), *command(config, out)[1:]]
+        both = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **ALONE}, check=False)
+        assert both.returncode == 0, both.stderr
+        return out
+
+    return trained
+
+
 @pytest.mark.parametrize("device", ["cpu", "auto"])
-def test_two_processes_take_the_steps_of_one(config: TrainConfig, tmp_path: Path, device: str) -> None:
+def test_two_processes_take_the_steps_of_one(
+    config: TrainConfig, tmp_path: Path, device: str, together: Callable[[TrainConfig], Path]
+) -> None:
     """torchrun with two processes (gloo): the same losses as one process that has the whole batch."""
     config = replace(config, device=device)  # type: ignore[arg-type]
     assert cli.main(settings(config, tmp_path / "one")) == 0
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
-    words = command(config, tmp_path / "two")[1:]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    both = subprocess.run([*launch, *words], capture_output=True, text=True, env=environment, check=False)
-    assert both.returncode == 0, both.stderr
-    one, two = lines(tmp_path / "one"), lines(tmp_path / "two")
+    both = together(config)
+    one, two = lines(tmp_path / "one"), lines(both)
     assert len(one) == len(two) == 3 * 4 + 3
     for first, second in zip(one, two, strict=True):
         assert first.keys() == second.keys()
         for key in first:
             assert second[key] == pytest.approx(first[key], rel=1e-3, abs=2e-4), (first, key)
-    both_weights = (read_tensors(tmp_path / name / "last.safetensors")[0] for name in ("one", "two"))
+    both_weights = (read_tensors(folder / "last.safetensors")[0] for folder in (tmp_path / "one", both))
     for key, (first, second) in _pairs(*both_weights).items():
         assert_close(first, second, rtol=1e-2, atol=1e-3, msg=key)
+
+
+def test_a_worker_that_is_killed_starts_again_and_the_end_is_the_same(
+    config: TrainConfig, tmp_path: Path, together: Callable[[TrainConfig], Path]
+) -> None:
+    """torchrun --max-restarts: the process that writes the files is killed; nobody can tell."""
+    out, said = tmp_path / "run", tmp_path / "said"
+    words = [*torchrun("--max-restarts", "1"), *command(config, out, "--resume")[1:]]
+    with said.open("w") as stream:
+        launcher = subprocess.Popen(words, stdout=stream, stderr=stream, env={**os.environ, **ALONE})
+    try:
+        while _steps(out) < 3:
+            assert launcher.poll() is None, said.read_text()
+            time.sleep(0.002)
+        os.kill(_worker(launcher.pid, 0), signal.SIGKILL)
+        assert launcher.wait(200) == 0, said.read_text()
+    finally:
+        launcher.kill()
+        launcher.wait()
+    assert "resuming after step" in said.read_text()
+    same_weights(together(config), out)
+    assert not list(out.glob(".*"))
+
+
+def test_it_says_when_torchrun_cannot_restart_workers() -> None:
+    elastic = {"TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    assert "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in restart_warning(elastic)
+    assert restart_warning({**elastic, "TORCHELASTIC_MAX_RESTARTS": "0"}) == ""
+    assert restart_warning({**elastic, "TORCHELASTIC_USE_AGENT_STORE": "False"}) == ""
+    assert restart_warning({}) == ""
+
+
+def _worker(torchrun: int, rank: int) -> int:
+    """The process with this rank among the children of torchrun."""
+    for child in psutil.Process(torchrun).children():
+        if child.environ().get("RANK") == str(rank):
+            return child.pid
+    raise AssertionError(f"there is no worker of rank {rank}")
 
 
 def _pairs(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:

@@ -8,8 +8,10 @@ torch's own: their statistics stay those of one process.)
 from __future__ import annotations
 
 import math
+import os
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
@@ -48,7 +50,7 @@ from vpgcnn.measure import idle_levels, read_levels
 from vpgcnn.nn.norm import synchronise
 from vpgcnn.objective import Elbo, dual_step, log_shares, penalty
 
-__all__ = ["Interrupted", "evaluate", "make_card", "train"]
+__all__ = ["Interrupted", "evaluate", "make_card", "restart_warning", "train"]
 
 FEW_STEPS = 500
 """On 1,080 digits, θ was in the right order after 700 steps and not after 300."""
@@ -159,6 +161,17 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
     return Accelerator(mixed_precision=config.precision, cpu=cpu)
 
 
+def restart_warning(environment: Mapping[str, str]) -> str:
+    """What is to be said if torchrun is to restart workers but shares its store with them; "" otherwise.
+
+    Restarted workers may then read addresses of those before them (pytorch issues 135712 and 167288).
+    """
+    restarts = environment.get("TORCHELASTIC_MAX_RESTARTS", "0")
+    if restarts == "0" or environment.get("TORCHELASTIC_USE_AGENT_STORE", "False") != "True":
+        return ""
+    return "torchrun may not restart killed workers: set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 before torchrun"
+
+
 class _Training:
     """One run, from its configuration to its result."""
 
@@ -171,6 +184,8 @@ class _Training:
     def go(self, resume: bool) -> dict[str, Any]:
         if self.main:
             self.run.check(resume)
+        if warning := restart_warning(os.environ):
+            self.progress.message(warning)
         self._prepare()
         try:
             if self.main:
