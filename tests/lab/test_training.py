@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from accelerate import Accelerator
 from torch.testing import assert_close
 
 from processes import forkserver
@@ -25,13 +27,15 @@ from vpgcnn import O2, SO2, Full, ReparametrizedWindow, Siren, Variational
 from vpgcnn.apps import cli
 from vpgcnn.errors import UserError
 from vpgcnn.lab.config_io import from_json, to_json
-from vpgcnn.lab.data import DataConfig
+from vpgcnn.lab.data import DataConfig, load
 from vpgcnn.lab.networks import AugmenterConfig, PlainConfig, SE2Config
 from vpgcnn.lab.specs import text
 from vpgcnn.lab.training.checkpoint import Card, load_model, read_tensors, save_model, save_tensors
 from vpgcnn.lab.training.config import LevelOptimiserConfig, Objective, OptimiserConfig, TrainConfig, settled
-from vpgcnn.lab.training.loop import Interrupted, StopSignal, restart_warning, train
+from vpgcnn.lab.training.loop import Interrupted, StopSignal, ThetaByClass, restart_warning, train
+from vpgcnn.lab.training.progress import Progress, in_time
 from vpgcnn.lab.training.run import OtherSettingsError, chosen_weights
+from vpgcnn.measure import read_levels
 from vpgcnn.objective import Band, DualWeight, KlSchedule, Price
 
 TINY = SE2Config(
@@ -98,9 +102,12 @@ def quiet(words: list[str]) -> None:
 
 
 def lines(run: Path) -> list[dict[str, float]]:
-    """The metrics, without the time they took."""
+    """The metrics, without time and memory; θ of each layer and class by a name of its own."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+    for row in rows:
+        for layer, values in row.pop("theta", {}).items():
+            row |= {f"theta {layer} {number}": value for number, value in enumerate(values)}
+    return [{key: value for key, value in row.items() if key not in ("seconds", "memory")} for row in rows]
 
 
 def same_weights(one: Path, two: Path) -> None:
@@ -328,6 +335,88 @@ def test_levels_can_be_watched_without_changing_the_run(config: TrainConfig, tmp
                 assert len(weights) == 3
                 assert all(sum(image) == pytest.approx(1, abs=1e-3) for image in weights)
     assert not any("levels" in line for line in lines(tmp_path / "bare"))
+
+
+def test_each_epoch_tells_theta_time_and_memory(
+    config: TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(config, tmp_path / "run", progress=Progress())
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
+    assert re.search(r"nll \S+, kl \S+, \d+ s, \d+ s left, (\d+ MB|\d\.\d GB)$", said[0]), said
+    assert " left" not in said[-1]
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert {row["steps"] for row in rows} == {12}
+    assert 1e8 < rows[-1]["memory"] < 1e11
+    assert [row["seconds"] for row in rows] == sorted(row["seconds"] for row in rows)
+    model, _ = load_model(tmp_path / "run" / "last.safetensors")
+    split = load(config.data).validation
+    theta = read_levels(model, split.images).theta["last"].mean(dim=1)
+    expected = [float(theta[split.labels == label].mean()) for label in range(3)]
+    assert rows[-1]["theta"]["last"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_theta_is_averaged_in_each_class() -> None:
+    theta = ThetaByClass(3)
+    theta.add(
+        {"a": torch.tensor([[0.1, 0.3], [0.5, 0.5], [1.0, 0.8]]), "b": torch.tensor([[0.7]])}, torch.tensor([0, 2, 0])
+    )
+    theta.add({"a": torch.tensor([[0.6, 0.8]]), "b": torch.tensor([[0.7]])}, torch.tensor([2]))
+    assert theta.means(Accelerator(cpu=True)) == {"a": [0.55, None, 0.6], "b": [0.7, None, 0.7]}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.4, "0 s"), (89, "89 s"), (90, "2 min"), (3600, "60 min"), (7300, "2 h 2 min"), (200_000, "2 d 7 h")],
+)
+def test_time_in_words(seconds: float, words: str) -> None:
+    assert in_time(seconds) == words
+
+
+def test_tensorboard_reads_what_a_stopped_and_resumed_run_tracked(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorBoard's own reader finds each step once, with the numbers of metrics.jsonl."""
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    config = replace(config, track="tensorboard", save_seconds=1000.0)
+    from vpgcnn.lab.training import loop
+
+    step = loop._Training._one_step
+
+    def crash(self: loop._Training, stop: StopSignal) -> None:
+        if self.step == 6:
+            raise KeyboardInterrupt
+        step(self, stop)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop._Training, "_one_step", crash)
+        with pytest.raises(KeyboardInterrupt):  # after the state of step 4: two steps are taken again
+            train(config, tmp_path / "run")
+    train(config, tmp_path / "run", resume=True)
+    found = reader.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    found.Reload()
+    rows = lines(tmp_path / "run")
+    for name in ("nll", "validation_accuracy", "theta/last", "theta/last/2"):
+        key = {"theta/last/2": "theta last 2"}.get(name, name)
+        wanted = {row["step"]: row[key] for row in rows if key in row}
+        if name == "theta/last":
+            wanted = {row["step"]: sum(row[f"theta last {n}"] for n in range(3)) / 3 for row in rows if "epoch" in row}
+        read = [(event.step, event.value) for event in found.Scalars(name)]
+        assert [place for place, _ in read] == list(wanted), name
+        assert dict(read) == pytest.approx(wanted, rel=1e-6), name
+    train(replace(config, track="none"), tmp_path / "bare")
+    same_weights(tmp_path / "bare", tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("kind", "advice"), [("tensorboard", r"pip install 'vpgcnn\[track\]'"), ("wandb", "pip install wandb")]
+)
+def test_a_tracker_that_is_not_installed_is_named(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, advice: str
+) -> None:
+    monkeypatch.setattr("vpgcnn.lab.training.trackers.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=f"--track {kind} needs the package {kind}: {advice}"):
+        train(replace(config, track=kind), tmp_path / "run")  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
 
 
 def test_mixed_precision_and_clipping_train(config: TrainConfig, tmp_path: Path) -> None:

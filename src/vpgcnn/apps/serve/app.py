@@ -36,7 +36,7 @@ from vpgcnn.apps.serve.schema import (
 from vpgcnn.errors import UserError
 from vpgcnn.lab.report.page import image_source
 
-__all__ = ["make_app"]
+__all__ = ["HEADERS", "add_files", "make_app"]
 
 WAITING = 16
 """Inspections that may wait while one runs; further ones get the status 429."""
@@ -163,24 +163,33 @@ def make_app(
         finally:
             inside -= 1
 
-    def page(path: str) -> None:
-        name, kind = FILES[path]
+    add_files(app, FILES)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
+    app.add_middleware(Gate, largest=BODY, held=HELD, seconds=seconds, headers=HEADERS)
+    return app
+
+
+def add_files(app: FastAPI, files: dict[str, tuple[str, str]]) -> None:
+    """Add files of the folder "page", and plotly's script.
+
+    Args:
+        app: The server.
+        files: Path → name of the file and its media type.
+    """
+
+    def add(path: str, name: str, kind: str) -> None:
         body = (resources.files("vpgcnn.apps.serve") / "page" / name).read_bytes()
 
         @app.get(path, include_in_schema=False)
         async def static() -> Response:
             return Response(body, media_type=kind, headers={"Cache-Control": "no-cache"})
 
-    for path in FILES:
-        page(path)
+    for path, (name, kind) in files.items():
+        add(path, name, kind)
 
     @app.get("/plotly.js", include_in_schema=False)
     async def plotly() -> Response:
         return Response(_plotly(), media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
-
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
-    app.add_middleware(Gate, largest=BODY, held=HELD, seconds=seconds, headers=HEADERS)
-    return app
 
 
 @cache
