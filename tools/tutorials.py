@@ -26,6 +26,7 @@ LINK = re.compile(r"(?<=\]\()[^)\s#:]+")
 PICTURE = re.compile(r"^((?:plot_levels|Picture)\(.*?\))(?= *#| *$)")
 LENGTH = re.compile(r"(?m)^(steps|epochs) = (\d+)")
 FILE = re.compile(r"(<!-- file: (\S+) -->\n).*?(<!-- /file -->)", re.DOTALL)
+LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml"}
 HEADER = '''"""{title}.
 
     python examples/{name}.py
@@ -101,7 +102,8 @@ def with_files(page: Path) -> str:
     """The text of a page with the files that it shows."""
 
     def shown(found: re.Match[str]) -> str:
-        return f"{found[1]}```python\n{(page.parent / found[2]).read_text(encoding='utf-8')}```\n{found[3]}"
+        path = page.parent / found[2]
+        return f"{found[1]}```{LANGUAGES[path.suffix]}\n{path.read_text(encoding='utf-8')}```\n{found[3]}"
 
     return FILE.sub(shown, page.read_text(encoding="utf-8"))
 

@@ -86,7 +86,7 @@ def test_a_huge_image_is_read_at_a_reduced_size(suffix: str, tmp_path: Path) -> 
 
 
 def test_a_turned_and_transparent_image_is_reduced_as_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vpgcnn.lab.data import images
+    from vpgcnn.lab import pixels
 
     noise = np.random.default_rng(0).integers(0, 256, (3, 4, 4), np.uint8).repeat(30, 1).repeat(30, 2)
     color = Image.fromarray(noise.transpose(1, 2, 0).copy())
@@ -102,34 +102,59 @@ def test_a_turned_and_transparent_image_is_reduced_as_others(tmp_path: Path, mon
     for path in sorted(tmp_path.iterdir()):
         usual = read_image(path, 4)
         with monkeypatch.context() as patch:
-            patch.setattr(images, "MAX_PIXELS", 4_000)
+            patch.setattr(pixels, "MAX_PIXELS", 4_000)
             reduced = read_image(path, 4)
         assert reduced.shape == usual.shape, path.name
         assert (usual.float() - reduced.float()).abs().max() <= 12, path.name
 
 
 def test_a_file_that_claims_too_many_pixels_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vpgcnn.lab.data import images
+    from vpgcnn.lab import pixels
 
     Image.new("L", (200, 100)).save(tmp_path / "a.png")
-    monkeypatch.setattr(images, "MAX_PIXELS", 1_000)
-    monkeypatch.setattr(images, "MOST_PIXELS", 10_000)
+    monkeypatch.setattr(pixels, "MAX_PIXELS", 1_000)
+    monkeypatch.setattr(pixels, "MOST_PIXELS", 10_000)
     with pytest.raises(UserError, match=r"a.png is too large: 200×100 pixels, at most 10,000 are allowed"):
         read_image(tmp_path / "a.png")
 
 
-def test_heic_gets_a_sentence(tmp_path: Path) -> None:
+def test_heic_without_its_package_gets_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vpgcnn.lab.pixels._reads_heic", lambda: False)
     photos = make_photos(tmp_path / "photos", 10)
     (photos / "dark" / "IMG_1.HEIC").write_bytes(b"\0\0\0\x18ftypheic")
     (photos / "dark" / "IMG_2.heif").write_bytes(b"\0\0\0\x18ftypheic")
     notes = " ".join(load(DataConfig(name=str(photos))).notes)
-    assert "2 HEIC files passed over: convert them to .jpg to use them" in notes
-    with pytest.raises(UserError, match=r"IMG_1.HEIC is a HEIC file, which cannot be read: convert it to .jpg"):
+    assert "2 HEIC files passed over; to use them: pip install 'vpgcnn[heic]', or convert them to .jpg" in notes
+    advice = r"cannot be read: pip install 'vpgcnn\[heic\]', or convert"
+    with pytest.raises(UserError, match=rf"IMG_1.HEIC is a HEIC file, which {advice} it to .jpg"):
         read_image(photos / "dark" / "IMG_1.HEIC")
     for path in photos.rglob("*.png"):
         path.unlink()
-    with pytest.raises(UserError, match=r"found 0, and 2 HEIC files, which cannot be read: convert them to .jpg"):
+    with pytest.raises(UserError, match=rf"found 0, and 2 HEIC files, which {advice} them to .jpg"):
         load(DataConfig(name=str(photos)))
+
+
+def test_heic_is_read_with_its_package(trained: Path, tmp_path: Path) -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    photos = make_photos(tmp_path / "photos", 10)
+    pixels = np.zeros((64, 96, 3), np.uint8)
+    pixels[:, :48, 0], pixels[:, 48:, 2] = 220, 220  # red on the left, blue on the right
+    exif = Image.Exif()
+    exif[0x0112] = 6  # held so that the left of the sensor is above
+    picture = pillow_heif.from_pillow(Image.fromarray(pixels))
+    picture.save(photos / "dark" / "IMG_1.HEIC", quality=90, exif=exif.tobytes())
+    upright = read_image(photos / "dark" / "IMG_1.HEIC")
+    assert upright.shape == (3, 96, 64)
+    assert upright[0, :40].float().mean() > 180 > 40 > upright[0, 56:].float().mean()
+    assert upright[2, 56:].float().mean() > 180 > 40 > upright[2, :40].float().mean()
+    data = load(DataConfig(name=str(photos), size=16))
+    assert sum(map(len, (data.train, data.validation, data.test))) == 21
+    assert not any("HEIC" in note for note in data.notes)
+    (photos / "dark" / "IMG_2.heic").write_bytes((photos / "dark" / "IMG_1.HEIC").read_bytes()[:200])
+    with pytest.raises(UserError, match=r"IMG_2.heic.*remove it, or leave it out with --skip-damaged"):
+        load(DataConfig(name=str(photos)))
+    answer = json.loads(vpgcnn("predict", trained / "run", photos / "dark" / "IMG_1.HEIC", "--json").stdout)
+    assert answer[0]["class"] in ("bright", "dark")
 
 
 def test_folders_one_level_too_deep_are_hinted_at(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,13 +25,14 @@ import numpy as np
 import pytest
 import schemathesis
 import torch
-from app_support import COLOR, DIGIT, PATIENCE, digits, save_network, served
+from app_support import COLOR, DIGIT, PATIENCE, digits, save_network, served, wait_until
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, settings
 from PIL import Image
 
 from vpgcnn.apps import cli
 from vpgcnn.apps.serve.app import IMAGE_BYTES, make_app
+from vpgcnn.apps.serve.decoder import Decoder
 from vpgcnn.apps.serve.inspector import Inspector, open_networks
 from vpgcnn.apps.serve.limits import TimedProtocol
 from vpgcnn.lab.training.checkpoint import Card
@@ -257,10 +259,10 @@ def bomb(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
-def scans(count: int) -> bytes:
+def scans(count: int, side: int = 4000) -> bytes:
     """A progressive JPEG whose last scan comes again and again: each takes time."""
     stream = io.BytesIO()
-    Image.new("L", (64, 64), 90).save(stream, "JPEG", progressive=True)
+    Image.new("L", (side, side), 90).save(stream, "JPEG", progressive=True)
     data = stream.getvalue()
     return data[:-2] + data[data.rfind(b"\xff\xda") : -2] * count + b"\xff\xd9"
 
@@ -273,7 +275,6 @@ HOSTILE = {
     "nothing": b"",
     "half a PNG": png()[:40],
     "a TIFF": b"II*\0" + b"\0" * 100,
-    "a JPEG of 500 scans": scans(500),
     "an EPS": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
 }
 
@@ -289,6 +290,104 @@ def test_what_is_no_image_is_refused_in_a_sentence(name: str, client: TestClient
     assert answer.status_code == 400, answer.text
     assert isinstance(answer.json()["detail"], str)
     assert "Traceback" not in answer.text
+
+
+class Limited(Decoder):
+    """Tells which processes it started."""
+
+    def __init__(self, **limits: Any) -> None:
+        super().__init__(**limits)
+        self.processes: list[int] = []
+
+    def decode(self, *order: Any) -> np.ndarray:
+        try:
+            return super().decode(*order)
+        finally:
+            self.processes.append(self.process_id or 0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "data"),
+    [({"seconds": 1.0}, scans(5000)), ({"memory": 350 << 20}, png(4800, 4800, 90, "RGBA"))],
+    ids=["time", "memory"],
+)
+def test_a_bomb_ends_the_process_that_decodes_it_and_nothing_else(
+    inspector: Inspector, limits: dict[str, Any], data: bytes
+) -> None:
+    assert len(data) < IMAGE_BYTES
+    decoder = Limited(**limits)
+    client = TestClient(make_app(inspector, ["testserver"], decoder=decoder))
+    assert upload(client, png(), steps=0).status_code == 200
+    assert upload(client, HOSTILE["text"], steps=0).status_code == 400
+    begin = time.monotonic()
+    answer = upload(client, data, steps=0)
+    assert time.monotonic() - begin < PATIENCE / 2
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["detail"] == "the file takes too much time or memory to decode"
+    assert upload(client, png(), steps=0).status_code == 200
+    first, second, third, fourth = decoder.processes
+    assert first == second, "the process is kept"
+    assert third == fourth != first, "the next one is started at once"
+    assert not alive(first), "the one with the bomb is gone"
+    decoder.close()
+    assert not alive(fourth)
+
+
+def test_requests_do_not_wait_for_a_bomb(inspector: Inspector) -> None:
+    """A sample is inspected while an uploaded file is being decoded."""
+    decoder = Decoder(seconds=PATIENCE)
+    with served(make_app(inspector, ["127.0.0.1"], decoder=decoder)) as (host, port):
+        body = {"image": base64.b64encode(scans(20_000)).decode(), "steps": 0}
+        answers: list[httpx.Response] = []
+        slow = threading.Thread(
+            target=lambda: answers.append(
+                httpx.post(f"http://{host}:{port}/api/inspect", json=body, timeout=2 * PATIENCE)
+            )
+        )
+        slow.start()
+        wait_until(lambda: decoder.process_id is not None and busy(decoder.process_id), "the bomb is decoded")
+        meanwhile = httpx.post(f"http://{host}:{port}/api/inspect", json={"sample": 0, "steps": 0}, timeout=PATIENCE)
+        assert meanwhile.status_code == 200
+        assert not answers, "the bomb is still being decoded"
+        os.kill(decoder.process_id or 0, signal.SIGKILL)
+        slow.join(PATIENCE)
+        assert answers[0].status_code == 400
+    decoder.close()
+
+
+def test_a_decoder_cannot_write_files_and_does_not_outlive_the_server(tmp_path: Path) -> None:
+    code = (
+        "import resource, sys; from vpgcnn.apps.serve.decoder import _limit; _limit(1 << 30); "
+        "print(resource.getrlimit(resource.RLIMIT_FSIZE)[1], flush=True)\n"
+        f"try: open({str(tmp_path / 'a')!r}, 'wb', 0).write(b'x')\n"
+        "except OSError: print('refused')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["0", "refused"] or done.returncode == -signal.SIGXFSZ, done
+    assert not (tmp_path / "a").exists() or (tmp_path / "a").stat().st_size == 0
+    code = (
+        "import io, os; from PIL import Image; from vpgcnn.apps.serve.decoder import Decoder; s = io.BytesIO(); "
+        "Image.new('L', (9, 9)).save(s, 'PNG'); d = Decoder(); print(d.decode(s.getvalue(), 4, 1).shape); "
+        "print(d.process_id, flush=True); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    shape, number = done.stdout.splitlines()
+    assert shape == "(1, 4, 4)"
+    wait_until(lambda: not alive(int(number)), "the decoder ends")
+
+
+def alive(number: int) -> bool:
+    try:
+        state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def busy(number: int) -> bool:
+    """Whether a process has worked for a second since its start."""
+    fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) / os.sysconf("SC_CLK_TCK") > 1.0
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,9 @@ from vpgcnn.lab.data import DataConfig, DatasetEntry, load, register, registry
 from vpgcnn.lab.data.augment import augment_batch
 from vpgcnn.lab.data.cifar import read_batch
 from vpgcnn.lab.data.files import VARIABLE, Archive, PublishedFile, data_directory, fetch_files, file_status
-from vpgcnn.lab.data.images import decode_image, read_image
+from vpgcnn.lab.data.images import read_image
 from vpgcnn.lab.data.mnist import read_idx
+from vpgcnn.lab.pixels import decode_pixels
 from vpgcnn.lab.plugins import load_plugin
 
 
@@ -232,7 +233,7 @@ def test_orientation_and_transparency_are_honoured(tmp_path: Path) -> None:
     Image.new("1", (9000, 9000)).save(tmp_path / "huge.png")
     assert read_image(tmp_path / "huge.png").shape == (1, 4500, 4500)  # at half its size
     with pytest.raises(UserError, match="9000×9000"):
-        decode_image(tmp_path / "huge.png", "huge.png")
+        decode_pixels(tmp_path / "huge.png", "huge.png")
 
 
 def test_16_bit_images_are_scaled_and_32_bit_images_refused(tmp_path: Path) -> None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
-import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
+from accelerate import Accelerator
 from torch.testing import assert_close
 
 from processes import forkserver
@@ -23,13 +27,15 @@ from vpgcnn import O2, SO2, Full, ReparametrizedWindow, Siren, Variational
 from vpgcnn.apps import cli
 from vpgcnn.errors import UserError
 from vpgcnn.lab.config_io import from_json, to_json
-from vpgcnn.lab.data import DataConfig
+from vpgcnn.lab.data import DataConfig, load
 from vpgcnn.lab.networks import AugmenterConfig, PlainConfig, SE2Config
 from vpgcnn.lab.specs import text
 from vpgcnn.lab.training.checkpoint import Card, load_model, read_tensors, save_model, save_tensors
 from vpgcnn.lab.training.config import LevelOptimiserConfig, Objective, OptimiserConfig, TrainConfig, settled
-from vpgcnn.lab.training.loop import Interrupted, StopSignal, train
+from vpgcnn.lab.training.loop import Interrupted, StopSignal, ThetaByClass, restart_warning, train
+from vpgcnn.lab.training.progress import Progress, in_time
 from vpgcnn.lab.training.run import OtherSettingsError, chosen_weights
+from vpgcnn.measure import read_levels
 from vpgcnn.objective import Band, DualWeight, KlSchedule, Price
 
 TINY = SE2Config(
@@ -96,9 +102,12 @@ def quiet(words: list[str]) -> None:
 
 
 def lines(run: Path) -> list[dict[str, float]]:
-    """The metrics, without the time they took."""
+    """The metrics, without time and memory; θ of each layer and class by a name of its own."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+    for row in rows:
+        for layer, values in row.pop("theta", {}).items():
+            row |= {f"theta {layer} {number}": value for number, value in enumerate(values)}
+    return [{key: value for key, value in row.items() if key not in ("seconds", "memory")} for row in rows]
 
 
 def same_weights(one: Path, two: Path) -> None:
@@ -203,28 +212,85 @@ def test_control_c_finishes_the_step_and_prints_how_to_continue(config: TrainCon
     assert step == [line for line in lines(tmp_path / "run") if "epoch" not in line][-1]["step"]
 
 
+def torchrun(*options: str) -> list[str]:
+    """torchrun on this machine with two processes."""
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *options]
+
+
+ALONE = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""The environment of torchrun: restarted workers must not read addresses of those before them."""
+
+
+@pytest.fixture(scope="module")
+def together(arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[TrainConfig], Path]:
+    """The run of two processes by a configuration; each is trained once."""
+
+    @cache
+    def trained(config: TrainConfig) -> Path:
+        out = tmp_path_factory.mktemp("two") / "run"
+        words = [*torchrun(), *command(config, out)[1:]]
+        both = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **ALONE}, check=False)
+        assert both.returncode == 0, both.stderr
+        return out
+
+    return trained
+
+
 @pytest.mark.parametrize("device", ["cpu", "auto"])
-def test_two_processes_take_the_steps_of_one(config: TrainConfig, tmp_path: Path, device: str) -> None:
+def test_two_processes_take_the_steps_of_one(
+    config: TrainConfig, tmp_path: Path, device: str, together: Callable[[TrainConfig], Path]
+) -> None:
     """torchrun with two processes (gloo): the same losses as one process that has the whole batch."""
     config = replace(config, device=device)  # type: ignore[arg-type]
     assert cli.main(settings(config, tmp_path / "one")) == 0
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
-    words = command(config, tmp_path / "two")[1:]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    both = subprocess.run([*launch, *words], capture_output=True, text=True, env=environment, check=False)
-    assert both.returncode == 0, both.stderr
-    one, two = lines(tmp_path / "one"), lines(tmp_path / "two")
+    both = together(config)
+    one, two = lines(tmp_path / "one"), lines(both)
     assert len(one) == len(two) == 3 * 4 + 3
     for first, second in zip(one, two, strict=True):
         assert first.keys() == second.keys()
         for key in first:
             assert second[key] == pytest.approx(first[key], rel=1e-3, abs=2e-4), (first, key)
-    both_weights = (read_tensors(tmp_path / name / "last.safetensors")[0] for name in ("one", "two"))
+    both_weights = (read_tensors(folder / "last.safetensors")[0] for folder in (tmp_path / "one", both))
     for key, (first, second) in _pairs(*both_weights).items():
         assert_close(first, second, rtol=1e-2, atol=1e-3, msg=key)
+
+
+def test_a_worker_that_is_killed_starts_again_and_the_end_is_the_same(
+    config: TrainConfig, tmp_path: Path, together: Callable[[TrainConfig], Path]
+) -> None:
+    """torchrun --max-restarts: the process that writes the files is killed; nobody can tell."""
+    out, said = tmp_path / "run", tmp_path / "said"
+    words = [*torchrun("--max-restarts", "1"), *command(config, out, "--resume")[1:]]
+    with said.open("w") as stream:
+        launcher = subprocess.Popen(words, stdout=stream, stderr=stream, env={**os.environ, **ALONE})
+    try:
+        while _steps(out) < 3:
+            assert launcher.poll() is None, said.read_text()
+            time.sleep(0.002)
+        os.kill(_worker(launcher.pid, 0), signal.SIGKILL)
+        assert launcher.wait(200) == 0, said.read_text()
+    finally:
+        launcher.kill()
+        launcher.wait()
+    assert "resuming after step" in said.read_text()
+    same_weights(together(config), out)
+    assert not list(out.glob(".*"))
+
+
+def test_it_says_when_torchrun_cannot_restart_workers() -> None:
+    elastic = {"TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    assert "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in restart_warning(elastic)
+    assert restart_warning({**elastic, "TORCHELASTIC_MAX_RESTARTS": "0"}) == ""
+    assert restart_warning({**elastic, "TORCHELASTIC_USE_AGENT_STORE": "False"}) == ""
+    assert restart_warning({}) == ""
+
+
+def _worker(torchrun: int, rank: int) -> int:
+    """The process with this rank among the children of torchrun."""
+    for child in psutil.Process(torchrun).children():
+        if child.environ().get("RANK") == str(rank):
+            return child.pid
+    raise AssertionError(f"there is no worker of rank {rank}")
 
 
 def _pairs(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
@@ -269,6 +335,88 @@ def test_levels_can_be_watched_without_changing_the_run(config: TrainConfig, tmp
                 assert len(weights) == 3
                 assert all(sum(image) == pytest.approx(1, abs=1e-3) for image in weights)
     assert not any("levels" in line for line in lines(tmp_path / "bare"))
+
+
+def test_each_epoch_tells_theta_time_and_memory(
+    config: TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(config, tmp_path / "run", progress=Progress())
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
+    assert re.search(r"nll \S+, kl \S+, \d+ s, \d+ s left, (\d+ MB|\d\.\d GB)$", said[0]), said
+    assert " left" not in said[-1]
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert {row["steps"] for row in rows} == {12}
+    assert 1e8 < rows[-1]["memory"] < 1e11
+    assert [row["seconds"] for row in rows] == sorted(row["seconds"] for row in rows)
+    model, _ = load_model(tmp_path / "run" / "last.safetensors")
+    split = load(config.data).validation
+    theta = read_levels(model, split.images).theta["last"].mean(dim=1)
+    expected = [float(theta[split.labels == label].mean()) for label in range(3)]
+    assert rows[-1]["theta"]["last"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_theta_is_averaged_in_each_class() -> None:
+    theta = ThetaByClass(3)
+    theta.add(
+        {"a": torch.tensor([[0.1, 0.3], [0.5, 0.5], [1.0, 0.8]]), "b": torch.tensor([[0.7]])}, torch.tensor([0, 2, 0])
+    )
+    theta.add({"a": torch.tensor([[0.6, 0.8]]), "b": torch.tensor([[0.7]])}, torch.tensor([2]))
+    assert theta.means(Accelerator(cpu=True)) == {"a": [0.55, None, 0.6], "b": [0.7, None, 0.7]}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.4, "0 s"), (89, "89 s"), (90, "2 min"), (3600, "60 min"), (7300, "2 h 2 min"), (200_000, "2 d 7 h")],
+)
+def test_time_in_words(seconds: float, words: str) -> None:
+    assert in_time(seconds) == words
+
+
+def test_tensorboard_reads_what_a_stopped_and_resumed_run_tracked(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorBoard's own reader finds each step once, with the numbers of metrics.jsonl."""
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    config = replace(config, track="tensorboard", save_seconds=1000.0)
+    from vpgcnn.lab.training import loop
+
+    step = loop._Training._one_step
+
+    def crash(self: loop._Training, stop: StopSignal) -> None:
+        if self.step == 6:
+            raise KeyboardInterrupt
+        step(self, stop)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop._Training, "_one_step", crash)
+        with pytest.raises(KeyboardInterrupt):  # after the state of step 4: two steps are taken again
+            train(config, tmp_path / "run")
+    train(config, tmp_path / "run", resume=True)
+    found = reader.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    found.Reload()
+    rows = lines(tmp_path / "run")
+    for name in ("nll", "validation_accuracy", "theta/last", "theta/last/2"):
+        key = {"theta/last/2": "theta last 2"}.get(name, name)
+        wanted = {row["step"]: row[key] for row in rows if key in row}
+        if name == "theta/last":
+            wanted = {row["step"]: sum(row[f"theta last {n}"] for n in range(3)) / 3 for row in rows if "epoch" in row}
+        read = [(event.step, event.value) for event in found.Scalars(name)]
+        assert [place for place, _ in read] == list(wanted), name
+        assert dict(read) == pytest.approx(wanted, rel=1e-6), name
+    train(replace(config, track="none"), tmp_path / "bare")
+    same_weights(tmp_path / "bare", tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("kind", "advice"), [("tensorboard", r"pip install 'vpgcnn\[track\]'"), ("wandb", "pip install wandb")]
+)
+def test_a_tracker_that_is_not_installed_is_named(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, advice: str
+) -> None:
+    monkeypatch.setattr("vpgcnn.lab.training.trackers.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=f"--track {kind} needs the package {kind}: {advice}"):
+        train(replace(config, track=kind), tmp_path / "run")  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
 
 
 def test_mixed_precision_and_clipping_train(config: TrainConfig, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ __all__ = ["main"]
 
 COMMANDS = {
     "train": "train a network: vpgcnn train mnist67-180",
+    "watch": "open a page that shows a run as it trains: vpgcnn watch runs/mnist67-180",
     "evaluate": "test a trained network: vpgcnn evaluate runs/mnist67-180",
     "tune": "open or close the windows of a trained network as far as a stated loss of accuracy allows",
     "predict": "classify image files, and show how much of the symmetry the network uses for each",

@@ -87,9 +87,10 @@ def _files(path: Path) -> Sequence[Path]:
     """The image files in a folder and its folders; a file as it is."""
     if not path.is_dir():
         return [path]
-    from vpgcnn.lab.data.images import SUFFIXES
+    from vpgcnn.lab.pixels import suffixes
 
-    found = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+    known = suffixes()
+    found = sorted(file for file in path.rglob("*") if file.suffix.lower() in known and file.is_file())
     if not found:
         raise UserError(f"there is no image in {path}")
     return found

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import sys
 from pathlib import Path
 
 from vpgcnn.apps.commands.common import data_dir_option, parser, plural
@@ -36,53 +33,17 @@ def main(arguments: list[str]) -> int:
     options = command.parse_args(arguments)
     if len(options.runs) > 4:
         raise UserError(f"the page shows at most 4 runs side by side, got {len(options.runs)}")
-    if not 0 <= options.port <= 65535:
-        raise UserError(f"--port must be a number from 0 to 65535, got {options.port}")
     import torch
-    import uvicorn
 
     from vpgcnn.apps.serve.app import make_app
     from vpgcnn.apps.serve.inspector import Inspector, load_samples, open_networks
-    from vpgcnn.apps.serve.limits import TimedProtocol
+    from vpgcnn.apps.serve.listening import hosts_of, listen, serve
 
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
     networks, config = open_networks(options.runs, device)
-    listening = _listen(options.host, options.port)
+    listening = listen(options.host, options.port)
     inspector = Inspector(networks)
     load_samples(inspector, config, options.data_dir)
-    shown = f"[{options.host}]" if ":" in options.host else options.host
-    address = f"http://{shown}:{listening.getsockname()[1]}"
-    hosts = ["localhost", "127.0.0.1", "[::1]", shown]
-    app = make_app(inspector, ["*"] if options.host in ("0.0.0.0", "::") else hosts)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app, http=TimedProtocol, log_level="warning", access_log=False, limit_concurrency=256, timeout_keep_alive=5,
-            timeout_graceful_shutdown=5, server_header=False,
-        )
-    )  # fmt: skip
     print(f"{plural(len(inspector.samples), 'test image')}. {inspector.note}".strip())  # noqa: T201
-    print(f"open {address} (Ctrl-C to stop)", flush=True)  # noqa: T201
-    if not options.no_browser and sys.stdout.isatty():
-        import webbrowser
-
-        webbrowser.open(address)
-    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again once it has stopped
-        server.run(sockets=[listening])
-    print("stopped")  # noqa: T201
+    serve(make_app(inspector, hosts_of(options.host)), listening, options.host, browser=not options.no_browser)
     return 0
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    listening = None
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(128)
-    except (OSError, UnicodeError) as error:
-        if listening is not None:
-            listening.close()
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"cannot listen on {host}:{port}: {reason} (see --host and --port)") from error
-    return listening

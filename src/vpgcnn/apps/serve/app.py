@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import io
 import time
 from functools import cache
 from importlib import resources
@@ -19,6 +18,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from torch import Tensor
 
 from vpgcnn import __version__
+from vpgcnn.apps.serve.decoder import Decoder
 from vpgcnn.apps.serve.inspector import Inspector, Network, Seen, dial_of, levels_of
 from vpgcnn.apps.serve.limits import Gate
 from vpgcnn.apps.serve.schema import (
@@ -34,20 +34,15 @@ from vpgcnn.apps.serve.schema import (
     Samples,
 )
 from vpgcnn.errors import UserError
-from vpgcnn.lab.data.images import decode_image
 from vpgcnn.lab.report.page import image_source
 
-__all__ = ["make_app"]
+__all__ = ["HEADERS", "add_files", "make_app"]
 
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
-PIXELS = 24_000_000
 WAITING = 16
 """Inspections that may wait while one runs; further ones get the status 429."""
 BODY = IMAGE_BYTES * 4 // 3 + 10_000
 HELD = 6 * BODY
 """Bytes of all requests at once."""
-SCANS = 100
-"""Largest number of scans in a progressive JPEG, because each takes time to decode."""
 SECONDS = 20.0
 """The body of a request must arrive within this time."""
 FILES = {
@@ -63,7 +58,14 @@ HEADERS = {
 }
 
 
-def make_app(inspector: Inspector, hosts: list[str], *, waiting: int = WAITING, seconds: float = SECONDS) -> FastAPI:
+def make_app(
+    inspector: Inspector,
+    hosts: list[str],
+    *,
+    waiting: int = WAITING,
+    seconds: float = SECONDS,
+    decoder: Decoder | None = None,
+) -> FastAPI:
     """Make the server.
 
     Args:
@@ -71,7 +73,9 @@ def make_app(inspector: Inspector, hosts: list[str], *, waiting: int = WAITING, 
         hosts: The host names that a request may use; protects against DNS rebinding.
         waiting: Inspections that may wait while one runs.
         seconds: Time in which the body of a request must arrive.
+        decoder: Decodes uploaded images; a new one by default.
     """
+    decodes = decoder or Decoder()
     app = FastAPI(
         title="vpgcnn inspector",
         version="1",
@@ -79,7 +83,7 @@ def make_app(inspector: Inspector, hosts: list[str], *, waiting: int = WAITING, 
         docs_url=None,  # these pages would load scripts from another site
         redoc_url=None,
     )
-    one_at_a_time = anyio.CapacityLimiter(1)
+    one_at_a_time, one_decodes = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
     inside = 0
     refusals: dict[int | str, dict[str, object]] = {
         400: {"description": "the image cannot be read"},
@@ -147,28 +151,45 @@ def make_app(inspector: Inspector, hosts: list[str], *, waiting: int = WAITING, 
             raise HTTPException(429, "too many requests are waiting: try again", {"Retry-After": "1"})
         inside += 1
         try:
-            return await anyio.to_thread.run_sync(_inspect, inspector, request, names, limiter=one_at_a_time)
+            label = None
+            if request.sample is not None:
+                sample = inspector.samples[request.sample]
+                pixels, label = sample.pixels, inspector.card.classes[sample.label]
+            else:  # the other requests do not wait for it
+                image = request.image or ""
+                pixels = await anyio.to_thread.run_sync(_decoded, image, inspector, decodes, limiter=one_decodes)
+            run = anyio.to_thread.run_sync
+            return await run(_inspect, inspector, request, names, pixels, label, limiter=one_at_a_time)
         finally:
             inside -= 1
 
-    def page(path: str) -> None:
-        name, kind = FILES[path]
+    add_files(app, FILES)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
+    app.add_middleware(Gate, largest=BODY, held=HELD, seconds=seconds, headers=HEADERS)
+    return app
+
+
+def add_files(app: FastAPI, files: dict[str, tuple[str, str]]) -> None:
+    """Add files of the folder "page", and plotly's script.
+
+    Args:
+        app: The server.
+        files: Path → name of the file and its media type.
+    """
+
+    def add(path: str, name: str, kind: str) -> None:
         body = (resources.files("vpgcnn.apps.serve") / "page" / name).read_bytes()
 
         @app.get(path, include_in_schema=False)
         async def static() -> Response:
             return Response(body, media_type=kind, headers={"Cache-Control": "no-cache"})
 
-    for path in FILES:
-        page(path)
+    for path, (name, kind) in files.items():
+        add(path, name, kind)
 
     @app.get("/plotly.js", include_in_schema=False)
     async def plotly() -> Response:
         return Response(_plotly(), media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
-
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
-    app.add_middleware(Gate, largest=BODY, held=HELD, seconds=seconds, headers=HEADERS)
-    return app
 
 
 @cache
@@ -188,14 +209,10 @@ def _info(network: Network) -> ModelInfo:
     )  # fmt: skip
 
 
-def _inspect(inspector: Inspector, request: InspectRequest, names: list[str]) -> InspectAnswer:
+def _inspect(
+    inspector: Inspector, request: InspectRequest, names: list[str], pixels: Tensor, label: str | None
+) -> InspectAnswer:
     start = time.perf_counter()
-    label = None
-    if request.sample is not None:
-        sample = inspector.samples[request.sample]
-        pixels, label = sample.pixels, inspector.card.classes[sample.label]
-    else:
-        pixels = _decoded(request.image or "", inspector)
     pixels = 1 - pixels if request.invert else pixels
     image, seen = inspector.inspect(pixels, request.angle, names, request.steps, request.windows)
     return InspectAnswer(
@@ -225,7 +242,7 @@ def _shares(values: Tensor) -> list[float]:
     return [round(float(value), 5) for value in torch.nan_to_num(values).clamp(0, 1)]
 
 
-def _decoded(text: str, inspector: Inspector) -> Tensor:
+def _decoded(text: str, inspector: Inspector, decoder: Decoder) -> Tensor:
     """Decode an uploaded image to `(C, H, W)` in [0, 1]."""
     if text.startswith("data:"):
         text = text.partition(",")[2]
@@ -235,22 +252,11 @@ def _decoded(text: str, inspector: Inspector) -> Tensor:
         raise HTTPException(400, "the image is not base64") from error
     if len(data) > IMAGE_BYTES:
         raise HTTPException(413, f"the image is larger than {IMAGE_BYTES >> 20} MB")
-    if data.count(b"\xff\xda") > SCANS:
-        raise HTTPException(400, "the file is too complex")
-    card = inspector.card
     try:
-        pixels = decode_image(
-            io.BytesIO(data),
-            "the file",
-            card.size,
-            card.channels,
-            formats=FORMATS,
-            max_pixels=PIXELS,
-            background="white",
-        )
+        pixels = decoder.decode(data, inspector.card.size, inspector.card.channels)
     except UserError as error:
         raise HTTPException(400, _plain(str(error))) from error
-    return pixels.float() / 255
+    return torch.from_numpy(pixels).float() / 255
 
 
 def _plain(text: str) -> str:

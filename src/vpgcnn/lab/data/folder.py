@@ -14,7 +14,8 @@ from torch import Tensor
 from vpgcnn.errors import UserError
 from vpgcnn.lab.data.base import Dataset, Split, stratified_holdout_split
 from vpgcnn.lab.data.config import DataConfig
-from vpgcnn.lab.data.images import HEIC, SUFFIXES, read_image
+from vpgcnn.lab.data.images import read_image
+from vpgcnn.lab.pixels import HEIC, HEIC_ADVICE, suffixes
 
 __all__ = [
     "class_names",
@@ -87,7 +88,7 @@ def load_folder(config: DataConfig, folder: Path) -> Dataset:
         notes.append(f"left out {_count(len(damaged), 'image')} that cannot be read: {', '.join(damaged)}")
     heic = sum(len(_heic_files(where / name)) for where in parts.values() for name in classes)
     if heic:
-        notes.append(f"{_count(heic, 'HEIC file')} passed over: convert them to .jpg to use them")
+        notes.append(f"{_count(heic, 'HEIC file')} passed over; to use them: {HEIC_ADVICE.format('them')}")
     if "" not in parts:
         names = ", ".join(where.name for where in parts.values())
         absent = [part for part in ("validation", "test") if part not in parts]
@@ -188,7 +189,7 @@ def class_names(folder: Path) -> tuple[str, ...]:
         outside = f", and {_count(loose, 'image')} outside of any class folder" if loose else ""
         heic = sum(len(_heic_files(inner)) for inner in (folder, *folder.iterdir()))
         if heic:
-            outside += f", and {_count(heic, 'HEIC file')}, which cannot be read: convert them to .jpg"
+            outside += f", and {_count(heic, 'HEIC file')}, which cannot be read: {HEIC_ADVICE.format('them')}"
         raise UserError(
             f"{folder} needs a folder of images for each of at least 2 classes ({folder.name}/CLASS/*.jpg), "
             f"found {len(names)}{outside}{_deeper(folder)}"
@@ -213,14 +214,17 @@ def _deeper(folder: Path) -> str:
 
 
 def _heic_files(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if path.suffix.lower() in HEIC] if folder.is_dir() else []
+    """The HEIC files in a folder that cannot be read."""
+    unread = HEIC - suffixes()
+    return [path for path in folder.iterdir() if path.suffix.lower() in unread] if folder.is_dir() else []
 
 
 def image_files(folder: Path) -> list[Path]:
     """Return the image files directly in a folder, sorted; empty if it is not a folder."""
     if not folder.is_dir():
         return []
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
+    known = suffixes()
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in known and path.is_file())
 
 
 def load_arrays(config: DataConfig, path: Path) -> Dataset:

@@ -16,8 +16,8 @@ from vpgcnn.errors import UserError
 from vpgcnn.lab.data.base import Dataset, Split, holdout_split
 from vpgcnn.lab.data.config import DataConfig
 from vpgcnn.lab.data.files import ManualDownload
-from vpgcnn.lab.data.images import DECODING_ERRORS
 from vpgcnn.lab.data.signs import SIGNS
+from vpgcnn.lab.pixels import DECODING_ERRORS
 
 __all__ = ["CLASSES", "DOWNLOAD", "load_gtsrb", "load_gtsrb_mirror", "load_gtsrb_turn"]
 

@@ -13,6 +13,7 @@ from torch import nn
 from vpgcnn.errors import UserError
 from vpgcnn.lab.training.checkpoint import Card
 from vpgcnn.lab.training.config import TrainConfig
+from vpgcnn.lab.training.trackers import check_tracker
 
 __all__ = ["check_numbers", "check_search", "check_settings", "check_size", "check_threads"]
 
@@ -40,7 +41,8 @@ def check_numbers(config: Any, path: str) -> None:
 
 
 def check_settings(config: TrainConfig, processes: int) -> None:
-    """Refuse settings outside their range."""
+    """Refuse settings outside their range, and trackers that are not installed."""
+    check_tracker(config.track)
     for name in ("epochs", "batch_size"):
         if getattr(config, name) < 1:
             raise UserError(f"{name} must be at least 1, got {getattr(config, name)}")

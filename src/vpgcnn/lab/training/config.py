@@ -94,6 +94,8 @@ class TrainConfig:
     """Steps between two lines of metrics; 0 for one line per epoch only."""
     watch: int = 0
     """Record the weights of every level for this many validation images after each epoch."""
+    track: Literal["none", "tensorboard", "wandb"] = "none"
+    """Also send the metrics to TensorBoard (in the run's folder) or to Weights & Biases."""
 
 
 def settled(config: TrainConfig) -> TrainConfig:

@@ -8,8 +8,10 @@ torch's own: their statistics stay those of one process.)
 from __future__ import annotations
 
 import math
+import os
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
@@ -39,16 +41,17 @@ from vpgcnn.lab.training.checkpoint import (
 from vpgcnn.lab.training.checks import check_numbers, check_search, check_settings, check_size, check_threads
 from vpgcnn.lab.training.config import Objective, TrainConfig
 from vpgcnn.lab.training.optimisers import make_optimiser, parts_of, rate_factor, settings_of
-from vpgcnn.lab.training.progress import Quiet
+from vpgcnn.lab.training.progress import Quiet, in_bytes, in_time, peak_memory
 from vpgcnn.lab.training.run import Run, chosen_weights
 from vpgcnn.lab.training.search import load_policy, search_policy
 from vpgcnn.lab.training.seeds import generator, seed_of
+from vpgcnn.lab.training.trackers import open_tracker
 from vpgcnn.levels import VariationalLevel, set_progress
 from vpgcnn.measure import idle_levels, read_levels
 from vpgcnn.nn.norm import synchronise
 from vpgcnn.objective import Elbo, dual_step, log_shares, penalty
 
-__all__ = ["Interrupted", "evaluate", "make_card", "train"]
+__all__ = ["Interrupted", "ThetaByClass", "evaluate", "make_card", "restart_warning", "train"]
 
 FEW_STEPS = 500
 """On 1,080 digits, θ was in the right order after 700 steps and not after 300."""
@@ -94,8 +97,41 @@ def make_card(config: TrainConfig, dataset: Dataset) -> Card:
     return Card(config.model, dataset.classes, *images, dataset.name, config.augmenter)
 
 
+class ThetaByClass:
+    """The mean of θ in each layer and class, over all processes.
+
+    Args:
+        classes: Number of classes.
+    """
+
+    def __init__(self, classes: int) -> None:
+        self._classes = classes
+        self._sums: dict[str, Tensor] = {}
+
+    def add(self, theta: dict[str, Tensor], labels: Tensor) -> None:
+        """Add the θ of some images, `(B, K)`, or `(1, K)` where it is the same for all."""
+        images = torch.ones(len(labels), device=labels.device)
+        for layer, values in theta.items():
+            if len(values) not in (1, len(labels)):
+                continue
+            pair = torch.stack([values.float().mean(dim=1).expand(len(labels)), images], dim=1)
+            sums = self._sums.setdefault(layer, pair.new_zeros(self._classes, 2))
+            sums.index_add_(0, labels, pair)
+
+    def means(self, accelerator: Accelerator) -> dict[str, list[float | None]]:
+        """Layer → the mean of each class; None for a class without images."""
+        found = {}
+        for layer, sums in self._sums.items():
+            totals, counts = accelerator.reduce(sums, "sum").T.tolist()
+            pairs = zip(totals, counts, strict=True)
+            found[layer] = [round(total / count, 4) if count else None for total, count in pairs]
+        return found
+
+
 @torch.no_grad()
-def evaluate(model: nn.Module, split: Split, accelerator: Accelerator, batch: int = 256) -> dict[str, float]:
+def evaluate(
+    model: nn.Module, split: Split, accelerator: Accelerator, batch: int = 256, theta: ThetaByClass | None = None
+) -> dict[str, float]:
     """Test a network on a part of the data, with the images shared among all processes.
 
     Args:
@@ -103,6 +139,7 @@ def evaluate(model: nn.Module, split: Split, accelerator: Accelerator, batch: in
         split: Images and labels.
         accelerator: Device and processes.
         batch: Images at a time.
+        theta: If given, takes note of θ.
 
     Returns:
         accuracy, nll and kl (in nats), each the mean per image, and the number of images.
@@ -118,6 +155,8 @@ def evaluate(model: nn.Module, split: Split, accelerator: Accelerator, batch: in
         with accelerator.autocast():
             prediction = model(images)
         elbo = Elbo.of(prediction, labels)
+        if theta is not None:
+            theta.add(prediction.theta, labels)
         right = (prediction.logits.argmax(dim=1) == labels).sum()
         sums += torch.stack([right, elbo.nll * len(index), elbo.kl * len(index)]).float()
     right, nll, kl = (accelerator.reduce(sums, "sum") / len(split)).tolist()
@@ -159,6 +198,17 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
     return Accelerator(mixed_precision=config.precision, cpu=cpu)
 
 
+def restart_warning(environment: Mapping[str, str]) -> str:
+    """What is to be said if torchrun is to restart workers but shares its store with them; "" otherwise.
+
+    Restarted workers may then read addresses of those before them (pytorch issues 135712 and 167288).
+    """
+    restarts = environment.get("TORCHELASTIC_MAX_RESTARTS", "0")
+    if restarts == "0" or environment.get("TORCHELASTIC_USE_AGENT_STORE", "False") != "True":
+        return ""
+    return "torchrun may not restart killed workers: set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 before torchrun"
+
+
 class _Training:
     """One run, from its configuration to its result."""
 
@@ -171,6 +221,8 @@ class _Training:
     def go(self, resume: bool) -> dict[str, Any]:
         if self.main:
             self.run.check(resume)
+        if warning := restart_warning(os.environ):
+            self.progress.message(warning)
         self._prepare()
         try:
             if self.main:
@@ -187,7 +239,9 @@ class _Training:
             self.progress.message(f"{self.run.folder} is already finished")
             return done
         self._restore()
-        with StopSignal() as stop, self.progress:
+        kind = self.config.track if self.main else "none"
+        self.tracker = open_tracker(kind, self.run.folder, self.config, self.step)
+        with StopSignal() as stop, self.progress, self.tracker:
             if self.config.augmenter.kind == "policy":
                 self._search(stop)
             self.progress.begin("training", self.total, self.step)
@@ -338,7 +392,8 @@ class _Training:
             for place, value in enumerate((nll, kl, accuracy, 1.0)):
                 sums[place] += value
         if config.log_steps and self.step % config.log_steps == 0:
-            self._log({"step": self.step, "lambda": weight, **_means(self.log_sums)})
+            line = {"step": self.step, "steps": self.total, "lambda": weight, **_means(self.log_sums)}
+            self._log(line | {"seconds": round(self.elapsed + time.monotonic() - self.timed_at, 1)})
             self.log_sums = [0.0] * 4
         self.progress.advance(1, f"nll {nll:.3f} kl {kl:.3f}")
 
@@ -364,11 +419,18 @@ class _Training:
         epoch = self.step // self.per_epoch
         training = {f"train_{key}": value for key, value in _means(self.epoch_sums).items()}
         self.epoch_sums = [0.0] * 4
-        scores = evaluate(self.plain, self.data.validation, self.accelerator)
+        # With fewer images than processes some would have no layers to tell of.
+        count = len(self.data.validation)
+        theta = ThetaByClass(len(self.data.classes)) if count >= self.accelerator.num_processes else None
+        scores = evaluate(self.plain, self.data.validation, self.accelerator, theta=theta)
+        levels = {} if theta is None else theta.means(self.accelerator)
         self._clock()
-        line: dict[str, Any] = {"epoch": epoch, "step": self.step, **training}
+        line: dict[str, Any] = {"epoch": epoch, "step": self.step, "steps": self.total, **training}
         line["lambda"] = self.objective.at(self._progress)
         line |= {f"validation_{key}": value for key, value in scores.items()} | {"seconds": round(self.elapsed, 1)}
+        line |= {"theta": levels} if levels else {}
+        memory = peak_memory(self.accelerator.device)
+        line |= {} if memory is None else {"memory": memory}
         if self.config.watch and self.main:
             line["levels"] = self._watched()
         self._log(line)
@@ -384,7 +446,12 @@ class _Training:
         if scores["images"]:
             validation = f"validation {scores['accuracy']:.2%}, nll {scores['nll']:.4f}, kl {scores['kl']:.3f}, "
         trained = f"train {training['train_accuracy']:.2%}"
-        self.progress.message(f"epoch {epoch:>3} of {self.config.epochs}: {trained}, {validation}{self.elapsed:.0f} s")
+        left = self.elapsed / self.step * (self.total - self.step)
+        resources = [in_time(self.elapsed), *([f"{in_time(left)} left"] if self.step < self.total else [])]
+        resources += [] if memory is None else [in_bytes(memory)]
+        self.progress.message(
+            f"epoch {epoch:>3} of {self.config.epochs}: {trained}, {validation}{', '.join(resources)}"
+        )
 
     def _watched(self) -> dict[str, dict[str, list[list[float]]]]:
         """The weights of the levels for a few validation images: as in evaluation, and as training samples them."""
@@ -407,6 +474,7 @@ class _Training:
     def _log(self, line: dict[str, Any]) -> None:
         if self.main:
             self.run.log(line)
+            self.tracker.log(line, self.data.classes)
 
     def _save(self) -> None:
         self._clock()

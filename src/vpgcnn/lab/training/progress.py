@@ -6,7 +6,38 @@ import sys
 from contextlib import AbstractContextManager
 from typing import Any, Self
 
-__all__ = ["Progress", "Quiet"]
+import torch
+
+__all__ = ["Progress", "Quiet", "in_bytes", "in_time", "peak_memory"]
+
+
+def in_time(seconds: float) -> str:
+    """A length of time in words: "45 s", "12 min", "3 h 20 min", "2 d 5 h"."""
+    whole = round(seconds)
+    if whole < 90:
+        return f"{whole} s"
+    minutes = round(whole / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 36 else f"{hours // 24} d {hours % 24} h"
+
+
+def in_bytes(count: int) -> str:
+    """A size in words: "0.8 GB"; "640 MB" below half a gigabyte."""
+    return f"{count / 1e9:.1f} GB" if count >= 5e8 else f"{count / 1e6:.0f} MB"
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """The largest memory in use so far, in bytes: of the GPU, or of this process. None if it is not known."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 class Quiet(AbstractContextManager["Quiet"]):

@@ -9,6 +9,7 @@ last.safetensors    the network after its last epoch
 state.safetensors   the state to resume from
 policy.safetensors  the augmentation policy, if one was searched for (search.safetensors during the search)
 result.json         the result of the test, once training is over
+tensorboard/        the metrics for TensorBoard, with --track tensorboard
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from vpgcnn.lab.training.config import TrainConfig, settled
 
 __all__ = ["PUBLISHED", "OtherSettingsError", "Run", "chosen_weights"]
 
-FREE = ("data_dir", "device", "threads", "save_seconds", "log_steps", "watch")
+FREE = ("data_dir", "device", "threads", "save_seconds", "log_steps", "watch", "track")
 """Settings that may change when a run is resumed, because they do not change the result."""
 PUBLISHED = "model.safetensors"
 """Name of the weights in a folder that `vpgcnn hub save` wrote."""
