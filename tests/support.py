@@ -29,12 +29,14 @@ from vpgcnn import (
     GumbelSoftmax,
     Hue,
     LiftConv2d,
+    Luminance,
     Prediction,
     Product,
     RankedSoftmax,
     ReparametrizedWindow,
     Rotations,
     SampledWindow,
+    Saturation,
     Shared,
     SpatialPool,
     Variational,
@@ -59,6 +61,8 @@ GROUPS: list[Group] = [
     Dihedral(4),
     Product(Rotations(4), Hue(3)),
     Product(O2(4), Hue(6)),
+    Saturation(4),
+    Product(Hue(3), Luminance(2)),
 ]
 FINITE = [group for group in GROUPS if group.order]
 TABLES = [Rotations(4), Hue(3), Hue(6), Dihedral(4), Product(Rotations(4), Hue(3))]

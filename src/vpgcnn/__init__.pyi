@@ -7,8 +7,10 @@ from vpgcnn.groups import SO2 as SO2
 from vpgcnn.groups import Dihedral as Dihedral
 from vpgcnn.groups import Group as Group
 from vpgcnn.groups import Hue as Hue
+from vpgcnn.groups import Luminance as Luminance
 from vpgcnn.groups import Product as Product
 from vpgcnn.groups import Rotations as Rotations
+from vpgcnn.groups import Saturation as Saturation
 from vpgcnn.kernels import Constrained as Constrained
 from vpgcnn.kernels import Nonstationary as Nonstationary
 from vpgcnn.kernels import Projected as Projected

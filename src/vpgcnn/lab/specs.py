@@ -21,7 +21,7 @@ import typing
 from typing import Any, TypeVar
 
 from vpgcnn.errors import UserError
-from vpgcnn.groups import O2, SO2, Dihedral, Group, Hue, Product, Rotations
+from vpgcnn.groups import O2, SO2, Dihedral, Group, Hue, Luminance, Product, Rotations, Saturation
 from vpgcnn.kernels import Constrained, KernelSpec, Nonstationary, Projected, Relaxed, ResidualPathway, Siren, Table
 from vpgcnn.levels import (
     Family,
@@ -74,7 +74,7 @@ def register(kind: type[T]) -> type[T]:
 
 
 for _kind in (
-    *(O2, SO2, Dihedral, Hue, Product, Rotations, Fixed, Full, Shared, Variational),
+    *(O2, SO2, Dihedral, Hue, Saturation, Luminance, Product, Rotations, Fixed, Full, Shared, Variational),
     *(Siren, Table, Relaxed, ResidualPathway, Projected, Nonstationary, Constrained),
     *(Window, SampledWindow, ReparametrizedWindow, RankedSoftmax, GumbelSoftmax),
 ):
