@@ -30,6 +30,7 @@ from vpgcnn import (
     Hue,
     LiftConv2d,
     Luminance,
+    Mixture,
     Prediction,
     Product,
     RankedSoftmax,
@@ -82,6 +83,8 @@ FAMILIES: dict[str, tuple[Group, LevelSpec]] = {
     "exchangeable": (Hue(3), Variational(RankedSoftmax(noise="exchangeable"))),
     "gumbel": (Hue(3), Variational(GumbelSoftmax())),
     "shared-gumbel": (Rotations(4), Shared(GumbelSoftmax())),
+    "mixture": (SO2(4), Variational(Mixture(2))),
+    "mixture-covariant": (Product(SO2(3), Hue(3)), Variational(Mixture(1, covariant=True))),
 }
 
 

@@ -21,6 +21,7 @@ from vpgcnn.kernels import Table as Table
 from vpgcnn.levels import Fixed as Fixed
 from vpgcnn.levels import Full as Full
 from vpgcnn.levels import GumbelSoftmax as GumbelSoftmax
+from vpgcnn.levels import Mixture as Mixture
 from vpgcnn.levels import RankedSoftmax as RankedSoftmax
 from vpgcnn.levels import ReparametrizedWindow as ReparametrizedWindow
 from vpgcnn.levels import SampledWindow as SampledWindow

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +29,8 @@ from vpgcnn.groups import Group
 
 __all__ = ["Kernel", "KernelSpec", "check_strength", "check_whole", "tap_points"]
 
+EncoderMaker = Callable[[Group, int, Tensor, int | None], nn.Module]
+"""Makes an invariant encoder from the group, the channels that it sees, its output at the start, and its width."""
 RELU_GAIN = 2.0
 """E[relu(z)²] is half of E[z²]."""
 
@@ -193,6 +195,9 @@ class Kernel(nn.Module, ABC):
         stacked = views.transpose(1, 2).flatten(1, 2)
         out = F.conv2d(stacked, own.flatten(0, 1), wide, *geometry, groups=count)
         return out.unflatten(1, (count, self.out_channels)).transpose(1, 2)
+
+    def use_encoder(self, make: EncoderMaker) -> None:
+        """Take an encoder, if the kernel looks at images. A layer calls it once; most kernels do nothing."""
 
     def penalty(self) -> Tensor | None:
         """What the prior of this kernel adds to the training loss, a scalar; None if there is none.

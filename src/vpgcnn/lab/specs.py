@@ -29,6 +29,7 @@ from vpgcnn.levels import (
     Full,
     GumbelSoftmax,
     LevelSpec,
+    Mixture,
     RankedSoftmax,
     ReparametrizedWindow,
     SampledWindow,
@@ -76,7 +77,7 @@ def register(kind: type[T]) -> type[T]:
 for _kind in (
     *(O2, SO2, Dihedral, Hue, Saturation, Luminance, Product, Rotations, Fixed, Full, Shared, Variational),
     *(Siren, Table, Relaxed, ResidualPathway, Projected, Nonstationary, Constrained),
-    *(Window, SampledWindow, ReparametrizedWindow, RankedSoftmax, GumbelSoftmax),
+    *(Window, SampledWindow, ReparametrizedWindow, RankedSoftmax, GumbelSoftmax, Mixture),
 ):
     register(_kind)
 

@@ -40,7 +40,7 @@ from vpgcnn.features import GroupFeature, Trace, recorded
 from vpgcnn.groups import Group, check_rgb, wrap
 from vpgcnn.kernels import KernelSpec, default_kernel
 from vpgcnn.kernels.base import check_whole
-from vpgcnn.levels import Distribution, Full, LevelSpec, WindowDistribution
+from vpgcnn.levels import Distribution, Full, InvariantEncoder, LevelSpec, WindowDistribution
 from vpgcnn.levels.distributions import midpoints, stratified
 from vpgcnn.nn._checks import check_centred, check_feature, check_square
 
@@ -103,6 +103,7 @@ class _GroupConvolution(nn.Module):
         self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, kernel_size
         self.geometry = Geometry(stride, _resolve(padding, kernel_size, dilation), dilation)
         self.kernel = kernel.build(in_channels, out_channels, kernel_size, group, lift=self.lifts)
+        self.kernel.use_encoder(InvariantEncoder)
         if self.kernel.group != group:
             raise ValueError(f"{kernel} built a kernel on {self.kernel.group}, but the layer is on {group}")
         if self.lifts and level.condition == "input":
