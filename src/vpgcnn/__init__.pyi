@@ -12,6 +12,7 @@ from vpgcnn.groups import Product as Product
 from vpgcnn.groups import Rotations as Rotations
 from vpgcnn.groups import Saturation as Saturation
 from vpgcnn.kernels import Constrained as Constrained
+from vpgcnn.kernels import Harmonic as Harmonic
 from vpgcnn.kernels import Nonstationary as Nonstationary
 from vpgcnn.kernels import Projected as Projected
 from vpgcnn.kernels import Relaxed as Relaxed

@@ -216,7 +216,7 @@ def test_a_training_step_does_not_make_the_host_wait(key: str, group: Group) -> 
     assert reads.found == []
 
 
-@every_kernel
+@pytest.mark.parametrize("key", [*SHARED, "projected"])
 def test_closed_levels_make_it_an_ordinary_convolution(double: None, key: str) -> None:
     """`fold(model, example)` keeps the identity alone."""
     net = broken(SmallNet(Rotations(4), level=Fixed(0.1), kernel=BREAKERS[key][0]), key)

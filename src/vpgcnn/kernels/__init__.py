@@ -3,6 +3,7 @@
 from vpgcnn.kernels.base import Kernel, KernelSpec
 from vpgcnn.kernels.constrained import Constrained, ConstrainedKernel
 from vpgcnn.kernels.default import default_kernel
+from vpgcnn.kernels.harmonic import Harmonic, HarmonicKernel
 from vpgcnn.kernels.projected import Projected, ProjectedKernel
 from vpgcnn.kernels.relaxed import Relaxed, RelaxedKernel
 from vpgcnn.kernels.residual import ResidualPathway, ResidualPathwayKernel
@@ -12,6 +13,8 @@ from vpgcnn.kernels.table import Table, TableKernel
 __all__ = [
     "Constrained",
     "ConstrainedKernel",
+    "Harmonic",
+    "HarmonicKernel",
     "Kernel",
     "KernelSpec",
     "Nonstationary",

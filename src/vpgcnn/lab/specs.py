@@ -22,7 +22,17 @@ from typing import Any, TypeVar
 
 from vpgcnn.errors import UserError
 from vpgcnn.groups import O2, SO2, Dihedral, Group, Hue, Luminance, Product, Rotations, Saturation
-from vpgcnn.kernels import Constrained, KernelSpec, Nonstationary, Projected, Relaxed, ResidualPathway, Siren, Table
+from vpgcnn.kernels import (
+    Constrained,
+    Harmonic,
+    KernelSpec,
+    Nonstationary,
+    Projected,
+    Relaxed,
+    ResidualPathway,
+    Siren,
+    Table,
+)
 from vpgcnn.levels import (
     Family,
     Fixed,
@@ -76,7 +86,7 @@ def register(kind: type[T]) -> type[T]:
 
 for _kind in (
     *(O2, SO2, Dihedral, Hue, Saturation, Luminance, Product, Rotations, Fixed, Full, Shared, Variational),
-    *(Siren, Table, Relaxed, ResidualPathway, Projected, Nonstationary, Constrained),
+    *(Siren, Table, Harmonic, Relaxed, ResidualPathway, Projected, Nonstationary, Constrained),
     *(Window, SampledWindow, ReparametrizedWindow, RankedSoftmax, GumbelSoftmax, Mixture),
 ):
     register(_kind)
