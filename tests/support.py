@@ -29,12 +29,15 @@ from vpgcnn import (
     GumbelSoftmax,
     Hue,
     LiftConv2d,
+    Luminance,
+    Mixture,
     Prediction,
     Product,
     RankedSoftmax,
     ReparametrizedWindow,
     Rotations,
     SampledWindow,
+    Saturation,
     Shared,
     SpatialPool,
     Variational,
@@ -59,6 +62,8 @@ GROUPS: list[Group] = [
     Dihedral(4),
     Product(Rotations(4), Hue(3)),
     Product(O2(4), Hue(6)),
+    Saturation(4),
+    Product(Hue(3), Luminance(2)),
 ]
 FINITE = [group for group in GROUPS if group.order]
 TABLES = [Rotations(4), Hue(3), Hue(6), Dihedral(4), Product(Rotations(4), Hue(3))]
@@ -78,6 +83,8 @@ FAMILIES: dict[str, tuple[Group, LevelSpec]] = {
     "exchangeable": (Hue(3), Variational(RankedSoftmax(noise="exchangeable"))),
     "gumbel": (Hue(3), Variational(GumbelSoftmax())),
     "shared-gumbel": (Rotations(4), Shared(GumbelSoftmax())),
+    "mixture": (SO2(4), Variational(Mixture(2))),
+    "mixture-covariant": (Product(SO2(3), Hue(3)), Variational(Mixture(1, covariant=True))),
 }
 
 

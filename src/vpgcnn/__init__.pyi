@@ -7,8 +7,10 @@ from vpgcnn.groups import SO2 as SO2
 from vpgcnn.groups import Dihedral as Dihedral
 from vpgcnn.groups import Group as Group
 from vpgcnn.groups import Hue as Hue
+from vpgcnn.groups import Luminance as Luminance
 from vpgcnn.groups import Product as Product
 from vpgcnn.groups import Rotations as Rotations
+from vpgcnn.groups import Saturation as Saturation
 from vpgcnn.kernels import Constrained as Constrained
 from vpgcnn.kernels import Harmonic as Harmonic
 from vpgcnn.kernels import Nonstationary as Nonstationary
@@ -20,6 +22,7 @@ from vpgcnn.kernels import Table as Table
 from vpgcnn.levels import Fixed as Fixed
 from vpgcnn.levels import Full as Full
 from vpgcnn.levels import GumbelSoftmax as GumbelSoftmax
+from vpgcnn.levels import Mixture as Mixture
 from vpgcnn.levels import RankedSoftmax as RankedSoftmax
 from vpgcnn.levels import ReparametrizedWindow as ReparametrizedWindow
 from vpgcnn.levels import SampledWindow as SampledWindow

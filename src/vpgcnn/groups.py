@@ -6,15 +6,15 @@
     tensor([0.])
 
 An element is a row of angles in radians, one for each *axis* of the group, wrapped to (−π, π].
-`SO2(n)`, `Rotations(n)` and `Hue(m)` have one axis, so their elements are `(..., 1)`; `O2(n)` and
-`Dihedral(n)` add a mirror axis, whose angle is 0 or π; `Product(a, b)` puts the axes of `a` before
-those of `b`. Because every axis is a circle, finite or not, everything that is learned about a
+`SO2(n)`, `Rotations(n)`, `Hue(m)`, `Saturation(m)` and `Luminance(m)` have one axis, so their elements
+are `(..., 1)`; `O2(n)` and `Dihedral(n)` add a mirror axis, whose angle is 0 or π; `Product(a, b)` puts
+the axes of `a` before those of `b`. Because every axis is a circle, finite or not, everything that is learned about a
 group later (windows, cells, levels) is written once, for circles.
 
 A continuous group is computed on a grid of n angles per continuous axis: `SO2(8)` is the group of
 all rotations, evaluated at eight of them.
 
-Out of scope: groups whose axes are not circles (scale) and actions that are not orthogonal.
+Out of scope: groups whose axes are not circles (scale), and actions on the plane that are not orthogonal.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from vpgcnn._ops import resample
+from vpgcnn._ops import cone, resample
 from vpgcnn._ops.constants import constant
 from vpgcnn._ops.precision import full_precision
 
-__all__ = ["O2", "SO2", "Axis", "Dihedral", "Group", "Hue", "Product", "Rotations"]
+__all__ = ["O2", "SO2", "Axis", "Dihedral", "Group", "Hue", "Luminance", "Product", "Rotations", "Saturation"]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Group(ABC):
     @property
     @abstractmethod
     def acts_on_rgb(self) -> bool:
-        """Whether elements mix the three colour channels."""
+        """Whether elements change colours, so that images need three channels."""
 
     @abstractmethod
     def compose(self, u: Tensor, v: Tensor) -> Tensor:
@@ -104,6 +104,25 @@ class Group(ABC):
     @abstractmethod
     def rgb(self, u: Tensor) -> Tensor:
         """ρ(u), the orthogonal matrix `(..., 3, 3)` on colours (R, G, B)."""
+
+    # ------------------------------------------------------------ what some groups define
+
+    @property
+    def recolors(self) -> bool:
+        """Whether elements also change colours in a way that no matrix does: see `recolor`."""
+        return False
+
+    def recolor(self, images: Tensor, u: Tensor) -> Tensor:
+        """What elements do to colours beyond the matrix ρ(u), with which it commutes. Groups that `recolors` define it.
+
+        Args:
+            images: `(..., 3, H, W)`, floating point, in [0, 1].
+            u: Elements `(..., K)`, broadcast against the images.
+
+        Returns:
+            Images `(..., 3, H, W)`.
+        """
+        return images
 
     # ------------------------------------------------------------ what all groups share
 
@@ -199,7 +218,8 @@ class Group(ABC):
     def transform(self, image: Tensor, u: Tensor | float, mode: str = "bilinear") -> Tensor:
         """The image moved by u: (L_u f)(x) = ρ(u) f(R_u⁻¹ x). Differentiable in image and u.
 
-        image: `(C, H, W)` or `(B, C, H, W)`, floating point, any value range (colours are not clipped).
+        image: `(C, H, W)` or `(B, C, H, W)`, floating point, any value range (colours are not clipped);
+        in [0, 1] where the group changes saturation or luminance (`recolors`).
         u: one element `(K,)`, one for each image `(B, K)`, or a number for a one-axis group.
         Rotations turn counter-clockwise about the centre and fill with 0. Quarter turns, mirrors
         and hue shifts by 120° are exact permutations; other rotations interpolate (`mode`:
@@ -224,6 +244,8 @@ class Group(ABC):
                 check_rgb(self, batch)
                 mixing = self.rgb(u).to(batch.dtype)
                 batch = torch.matmul(mixing, batch.flatten(2)).reshape(batch.shape)
+            if self.recolors:
+                batch = self.recolor(batch, u)
             if self.acts_on_plane:
                 batch = resample.move(batch, self.plane(u), mode)
         return batch if image.dim() == 4 else batch.squeeze(0)
@@ -338,6 +360,72 @@ class Hue(_Circle):
         return snap(torch.stack(rows, dim=-1).unflatten(-1, (3, 3)))
 
 
+class _Recoloring(_Circle):
+    """Circles that change colours, but not by a matrix."""
+
+    acts_on_plane = False
+    acts_on_rgb = True
+    recolors = True
+
+    def plane(self, u: Tensor) -> Tensor:
+        return _eye(2, u)
+
+    def rgb(self, u: Tensor) -> Tensor:
+        return _eye(3, u)
+
+
+@dataclass(frozen=True)
+class Saturation(_Recoloring):
+    """m shifts of the saturation, on a circle that covers its interval [0, 1] twice (as in T³CEN, 2026).
+
+    A saturation s is the point t = 2 arcsin s of a circle, and an element adds an angle to it: s → |sin(t/2 + u/2)|.
+    Hue and luminance stay, and so do grey pixels. Shifts add up exactly while t stays in [0, π], for colours inside the
+    double cone around the grey axis: |rgb − ℓ| ≤ √1.5 · min(ℓ, 1 − ℓ), with ℓ the mean of the channels.
+
+    The action is not linear, so images must be in [0, 1], not standardised.
+
+    Args:
+        m: The number of shifts, the multiples of 360°/m.
+    """
+
+    m: int
+
+    def __post_init__(self) -> None:
+        _check_order("Saturation", self.m)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (Axis("saturation", self.m),)
+
+    def recolor(self, images: Tensor, u: Tensor) -> Tensor:
+        wide = images.to(torch.promote_types(images.dtype, torch.float32))
+        return cone.move_saturation(wide, u[..., 0].to(wide.dtype)).to(images.dtype)
+
+
+@dataclass(frozen=True)
+class Luminance(_Recoloring):
+    """m shifts of the luminance, the mean ℓ of the channels, on a circle that covers [0, 1] twice (as in T³CEN, 2026).
+
+    As `Saturation`, for ℓ: hue and saturation stay. Shifts add up exactly while ℓ = sin(t/2) has t in [0, π].
+
+    Args:
+        m: The number of shifts, the multiples of 360°/m.
+    """
+
+    m: int
+
+    def __post_init__(self) -> None:
+        _check_order("Luminance", self.m)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (Axis("luminance", self.m),)
+
+    def recolor(self, images: Tensor, u: Tensor) -> Tensor:
+        wide = images.to(torch.promote_types(images.dtype, torch.float32))
+        return cone.move_luminance(wide, u[..., 0].to(wide.dtype)).to(images.dtype)
+
+
 class _Orthogonal(Group):
     """Rotations and reflections: u = R_a M^s with M the left-right mirror, coordinates (a, πs)."""
 
@@ -397,7 +485,10 @@ class Dihedral(_Orthogonal):
 
 @dataclass(frozen=True)
 class Product(Group):
-    """Both symmetries at once, each on its own: `Product(Rotations(4), Hue(3))` has 12 elements."""
+    """Both symmetries at once, each on its own: `Product(Rotations(4), Hue(3))` has 12 elements.
+
+    Hue, saturation and luminance are three such symmetries: `Product(Hue(3), Product(Saturation(4), Luminance(4)))`.
+    """
 
     first: Group
     second: Group
@@ -407,7 +498,7 @@ class Product(Group):
             what
             for what, both in (
                 ("the plane", self.first.acts_on_plane and self.second.acts_on_plane),
-                ("RGB", self.first.acts_on_rgb and self.second.acts_on_rgb),
+                ("RGB", _colors_clash(self.first, self.second)),
             )
             if both
         ]
@@ -447,7 +538,34 @@ class Product(Group):
 
     def rgb(self, u: Tensor) -> Tensor:
         a, b = self.split(u)
-        return self.first.rgb(a) if self.first.acts_on_rgb else self.second.rgb(b)
+        return self.first.rgb(a) if _mixes(self.first) else self.second.rgb(b)
+
+    @property
+    def recolors(self) -> bool:
+        return self.first.recolors or self.second.recolors
+
+    def recolor(self, images: Tensor, u: Tensor) -> Tensor:
+        a, b = self.split(u)
+        return self.second.recolor(self.first.recolor(images, a), b)
+
+
+def _mixes(group: Group) -> bool:
+    """Whether some element changes colours by a matrix."""
+    if isinstance(group, Product):
+        return _mixes(group.first) or _mixes(group.second)
+    return group.acts_on_rgb and not isinstance(group, _Recoloring)
+
+
+def _colors_clash(first: Group, second: Group) -> bool:
+    """Whether two groups act on the same property of colours, or one of them on a property that the other changes."""
+    if not (first.acts_on_rgb and second.acts_on_rgb):
+        return False
+    names = [{axis.name for axis in group.axes} for group in (first, second)]
+    if names[0] & names[1] or (_mixes(first) and _mixes(second)):
+        return True
+    # Matrices that keep grey turn or mirror the colours about it: saturation and luminance stay.
+    matrices = (first if _mixes(first) else second).rgb((first if _mixes(first) else second).grid(dtype=torch.float64))
+    return not torch.allclose(matrices.sum(dim=-1), matrices.new_ones(3))
 
 
 def _grid_rows(counts: tuple[int, ...]) -> tuple[tuple[float, ...], ...]:

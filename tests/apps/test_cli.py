@@ -533,8 +533,14 @@ def test_every_recipe_can_be_read_back() -> None:
 
     papers = {"mnist67-180": 300, "cifar10-se2": 300, "cifar100-se2": 300, "cifar10-color": 300}
     papers |= {"colormnist-lt": 1500, "flowers102": 400}
-    papers |= {"mnist-ranges": 6, "mnist-ranges-eighth": 6, "mnist-turn-hue": 20}  # these are not in the paper
-    papers |= {"gtsrb-turn": 12, "gtsrb-mirror": 12, "gtsrb": 12}
+    papers |= {
+        "mnist-ranges": 6,
+        "mnist-ranges-eighth": 6,
+        "mnist-turn-hue": 20,
+        "mnist-multiple": 6,
+        "mnist-symmetry-breaking": 6,
+    }  # these are not in the paper
+    papers |= {"gtsrb-turn": 12, "gtsrb-mirror": 12, "gtsrb": 12, "gtsrb-colors": 6}
     for name, recipe in RECIPES.items():
         for config in (recipe.cpu, recipe.paper):
             assert from_json(TrainConfig, json.loads(json.dumps(to_json(config)))) == config

@@ -82,6 +82,7 @@ def upset_gate(kernel: Kernel) -> None:
 BREAKERS: dict[str, tuple[KernelSpec, Callable[[Kernel], None]]] = {
     "relaxed": (Relaxed(), upset_weights),
     "relaxed-siren": (Relaxed(3, of=Siren(hidden=8)), upset_weights),
+    "relaxed-per-image": (Relaxed(per_image=True), upset_weights),
     "residual": (ResidualPathway(), upset_free),
     "residual-siren": (ResidualPathway(Siren(hidden=8)), upset_free),
     "nonstationary": (Nonstationary(hidden=8), upset_scale),
@@ -92,6 +93,8 @@ BREAKERS: dict[str, tuple[KernelSpec, Callable[[Kernel], None]]] = {
 """Kernels, and how to take each out of its equivariant limit, in which it starts."""
 every_kernel = pytest.mark.parametrize("key", BREAKERS)
 ANY_GROUP = [key for key in BREAKERS if key != "projected"]
+SHARED = [key for key in ANY_GROUP if key != "relaxed-per-image"]
+"""Kernels that are the same for all images, who may then have elements of their own."""
 
 
 def chain(group: Group, kernel: KernelSpec | None, width: int = 4) -> nn.Sequential:
@@ -146,7 +149,7 @@ def test_every_way_to_compute_it_agrees(double: None, key: str) -> None:
             assert torch.allclose(net(given).logits, expected, atol=1e-10)
 
 
-@pytest.mark.parametrize("key", ANY_GROUP)
+@pytest.mark.parametrize("key", SHARED)
 def test_images_may_have_elements_of_their_own(double: None, key: str) -> None:
     group = SO2(4)
     conv = broken(GroupConv2d(4, 5, 3, group, kernel=BREAKERS[key][0]), key)
@@ -160,7 +163,7 @@ def test_images_may_have_elements_of_their_own(double: None, key: str) -> None:
         assert torch.allclose(made.values[image : image + 1], by_hand, atol=1e-10)
 
 
-@pytest.mark.parametrize("key", ANY_GROUP)
+@pytest.mark.parametrize("key", SHARED)
 def test_it_works_behind_levels_that_move_elements(double: None, key: str) -> None:
     kernel = BREAKERS[key][0]
     lift = LiftConv2d(3, 4, 3, SO2(4), level=Shared(ReparametrizedWindow(initial=0.6)), kernel=kernel)
@@ -213,7 +216,7 @@ def test_a_training_step_does_not_make_the_host_wait(key: str, group: Group) -> 
     assert reads.found == []
 
 
-@every_kernel
+@pytest.mark.parametrize("key", [*SHARED, "projected"])
 def test_closed_levels_make_it_an_ordinary_convolution(double: None, key: str) -> None:
     """`fold(model, example)` keeps the identity alone."""
     net = broken(SmallNet(Rotations(4), level=Fixed(0.1), kernel=BREAKERS[key][0]), key)

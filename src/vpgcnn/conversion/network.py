@@ -82,6 +82,7 @@ class Converted(nn.Module):
     mean: Tensor
     std: Tensor
     colors: Tensor
+    back: Tensor
 
     def __init__(
         self,
@@ -104,6 +105,7 @@ class Converted(nn.Module):
         self._moves = moves_of(group)
         self._inverse = tuple(group.index(inverse).tolist())
         self.register_buffer("colors", group.rgb(inverse).float(), persistent=False)
+        self.register_buffer("back", inverse.float(), persistent=False)
         self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1))
 
@@ -179,6 +181,8 @@ class Converted(nn.Module):
                 colors = self.colors.to(images.dtype)
                 colors = colors if len(shown) == self.group.count else colors[list(shown)]
                 views = torch.matmul(colors, views.flatten(3)).view_as(views)
+                if self.group.recolors:
+                    views = self.group.recolor(views, self.back[list(shown)])
         return (views.flatten(0, 1) - self.mean) / self.std
 
     # ------------------------------------------------------------ views that do not count
@@ -284,7 +288,7 @@ def convert(
 
     Args:
         model: Any network with convolutions (`nn.Conv2d` or a subclass). It is not changed.
-        group: `Hue(m)`, quarter turns and mirrors, or a product of them.
+        group: `Hue(m)`, `Saturation(m)`, `Luminance(m)`, quarter turns and mirrors, or a product of them.
         level: How much of the group each image uses, as for our layers. None: a `Variational` whose window starts
             on the identity alone. `Full()` makes the network fully equivariant at once, so its answers change.
         layers: Convolutions that look at other views, by name or the start of it ("layer3"). None: all.

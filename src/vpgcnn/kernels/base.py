@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vpgcnn._ops import spectral
@@ -28,6 +29,8 @@ from vpgcnn.groups import Group
 
 __all__ = ["Kernel", "KernelSpec", "check_strength", "check_whole", "tap_points"]
 
+EncoderMaker = Callable[[Group, int, Tensor, int | None], nn.Module]
+"""Makes an invariant encoder from the group, the channels that it sees, its output at the start, and its width."""
 RELU_GAIN = 2.0
 """E[relu(z)²] is half of E[z²]."""
 
@@ -160,6 +163,41 @@ class Kernel(nn.Module, ABC):
         wide = None if bias is None else bias.to(values.dtype).repeat_interleave(count)
         out = spectral.conv2d(values.flatten(1, 2), weight, wide, *geometry, factors)
         return out.unflatten(1, (self.out_channels, count))
+
+    def convolve_views(
+        self, views: Tensor, u: Tensor, geometry: Geometry, bias: Tensor | None, folded: Tensor | None = None
+    ) -> Tensor:
+        """The convolution of a lift whose group `recolors`: each output element sees a view of the image.
+
+        Args:
+            views: `(B, C, U, H, W)`, the images moved back by each element, as far as no matrix does it.
+            u: Output elements `(U, K)` or `(B, U, K)`.
+            geometry: Stride, padding and dilation.
+            bias: `(O,)`, or None.
+            folded: What `fold(u, None)` returned, or None.
+
+        Returns:
+            `(B, O, U, H', W')`.
+        """
+        if u.dim() == 3:
+            each = [self.convolve_views(views[i : i + 1], one, geometry, bias) for i, one in enumerate(u)]
+            sides = (geometry.positions(side, self.size) for side in views.shape[-2:])
+            return torch.cat(each) if each else views.new_zeros(0, self.out_channels, u.shape[1], *sides)
+        weight = folded if folded is not None and folded.dim() == 4 else Kernel.fold(self, u, None)
+        count = u.shape[0]
+        own = weight.to(views.dtype).unflatten(0, (self.out_channels, count)).transpose(0, 1)  # U O C k k
+        bias = None if bias is None else bias.to(views.dtype)
+        if views.device.type == "cpu" and not torch.compiler.is_compiling():
+            # Groups of three channels are slow on a CPU: one convolution for each element takes a third of the time.
+            parts = zip(views.unbind(dim=2), own.unbind(), strict=True)
+            return torch.stack([F.conv2d(view, kernel, bias, *geometry) for view, kernel in parts], dim=2)
+        wide = None if bias is None else bias.repeat(count)
+        stacked = views.transpose(1, 2).flatten(1, 2)
+        out = F.conv2d(stacked, own.flatten(0, 1), wide, *geometry, groups=count)
+        return out.unflatten(1, (count, self.out_channels)).transpose(1, 2)
+
+    def use_encoder(self, make: EncoderMaker) -> None:
+        """Take an encoder, if the kernel looks at images. A layer calls it once; most kernels do nothing."""
 
     def penalty(self) -> Tensor | None:
         """What the prior of this kernel adds to the training loss, a scalar; None if there is none.

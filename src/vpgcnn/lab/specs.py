@@ -21,7 +21,7 @@ import typing
 from typing import Any, TypeVar
 
 from vpgcnn.errors import UserError
-from vpgcnn.groups import O2, SO2, Dihedral, Group, Hue, Product, Rotations
+from vpgcnn.groups import O2, SO2, Dihedral, Group, Hue, Luminance, Product, Rotations, Saturation
 from vpgcnn.kernels import (
     Constrained,
     Harmonic,
@@ -39,6 +39,7 @@ from vpgcnn.levels import (
     Full,
     GumbelSoftmax,
     LevelSpec,
+    Mixture,
     RankedSoftmax,
     ReparametrizedWindow,
     SampledWindow,
@@ -84,9 +85,9 @@ def register(kind: type[T]) -> type[T]:
 
 
 for _kind in (
-    *(O2, SO2, Dihedral, Hue, Product, Rotations, Fixed, Full, Shared, Variational),
-    *(Siren, Harmonic, Table, Relaxed, ResidualPathway, Projected, Nonstationary, Constrained),
-    *(Window, SampledWindow, ReparametrizedWindow, RankedSoftmax, GumbelSoftmax),
+    *(O2, SO2, Dihedral, Hue, Saturation, Luminance, Product, Rotations, Fixed, Full, Shared, Variational),
+    *(Siren, Table, Harmonic, Relaxed, ResidualPathway, Projected, Nonstationary, Constrained),
+    *(Window, SampledWindow, ReparametrizedWindow, RankedSoftmax, GumbelSoftmax, Mixture),
 ):
     register(_kind)
 

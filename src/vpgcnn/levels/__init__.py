@@ -15,6 +15,7 @@ from vpgcnn.levels.level import (
     set_dial,
     set_progress,
 )
+from vpgcnn.levels.mixture import Mixture
 
 __all__ = [
     "Distribution",
@@ -25,6 +26,7 @@ __all__ = [
     "InvariantEncoder",
     "Level",
     "LevelSpec",
+    "Mixture",
     "RankedSoftmax",
     "ReparametrizedWindow",
     "SampledWindow",

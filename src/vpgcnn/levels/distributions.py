@@ -87,10 +87,10 @@ class Distribution(ABC):
 
     def unused(self) -> Tensor:
         """How much of the group is not in use, for each image: `(B,)`, from 0 for all of it to 1 for one element."""
-        return -torch.expm1(-self.kl()) * _per_span(self.group.order)
+        return -torch.expm1(-self.kl()) * per_span(self.group.order)
 
 
-def _per_span(order: int | None) -> float:
+def per_span(order: int | None) -> float:
     """1 / (1 − 1/order): 1 over the share of an axis that can be left out; 0 if nothing can."""
     if order is None:
         return 1.0
@@ -133,7 +133,7 @@ class _WindowShare(Function):
         length = theta.clamp(near, far) - (-theta).clamp(near, far)
         length = length + F.relu(far + theta - 2)  # the part of the window that wraps around ±π
         # A cell that the window merely touches weighs exactly 0.
-        return F.threshold(length, 2 * _hair(theta), 0.0) / (2 * theta)
+        return F.threshold(length, 2 * hair(theta), 0.0) / (2 * theta)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
@@ -142,7 +142,7 @@ class _WindowShare(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor]:
         near, far, theta, share = ctx.saved_tensors
-        probe = (theta + _hair(theta)).clamp_max(1 - _hair(theta))
+        probe = (theta + hair(theta)).clamp_max(1 - hair(theta))
         ends_here = (probe < far) & (probe > near)
         ends_here_too = probe < -near  # the window's other end, beyond the identity
         slope = ends_here.to(share.dtype) + ends_here_too.to(share.dtype) + (far + probe > 2).to(share.dtype)
@@ -158,7 +158,13 @@ class _WindowShare(Function):
         )
 
 
-def _hair(like: Tensor) -> float:
+def window_share(near: Tensor, far: Tensor, theta: Tensor) -> Tensor:
+    """The share of windows [−θ, θ] inside cells [near, far], in units of π, with an exact gradient. Broadcasts."""
+    share: Tensor = _WindowShare.apply(near, far, theta)
+    return share
+
+
+def hair(like: Tensor) -> float:
     """A difference of angles within rounding error."""
     return 16 * torch.finfo(like.dtype).eps
 
@@ -203,7 +209,7 @@ class WindowDistribution(Distribution):
         half = constant(tuple(1 / count for count in counts), elements.dtype, elements.device)
         if span is not None:  # elements spread over a part of the circle own smaller cells
             half = half * span.to(elements.dtype).unsqueeze(1)
-        share: Tensor = _WindowShare.apply(distance - half, distance + half, theta)
+        share = window_share(distance - half, distance + half, theta)
         return share.prod(dim=-1) if len(counts) > 1 else share.squeeze(-1)
 
     def kl(self) -> Tensor:
@@ -212,7 +218,7 @@ class WindowDistribution(Distribution):
 
     def unused(self) -> Tensor:
         """How much of each axis is not in use, from 0 for all of it to 1 for the identity alone; their sum: `(B,)`."""
-        scales = tuple(_per_span(axis.order) for axis in self.group.axes)
+        scales = tuple(per_span(axis.order) for axis in self.group.axes)
         return ((1 - self.theta) * constant(scales, self.theta.dtype, self.theta.device)).sum(dim=1)
 
     def sample(self, noise: Tensor) -> Tensor:

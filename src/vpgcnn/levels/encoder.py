@@ -108,7 +108,7 @@ class _RectifiedSum(Function):
 
 
 class InvariantEncoder(nn.Module):
-    """Invariant: e(L_g f) = e(f) for every g in the group (on the grid, for continuous groups).
+    """Invariant: e(L_g f) = e(f) for every g in the group (on the grid, for continuous groups); directions turn with f.
 
     The paper's light encoder: mean over positions, two 1-D convolutions over the group, mean over the
     group, one linear layer. For a finite group the first convolution sees the neighbours of each element
@@ -125,12 +125,15 @@ class InvariantEncoder(nn.Module):
         channels: The feature's channels.
         start: `(P,)`, the output at the start of training.
         hidden: Width of the encoder; None for as many as `channels`.
+        directions: How many angles it also finds on each axis; these turn with the image.
     """
 
     neighbours: Tensor | None
     start: Tensor
 
-    def __init__(self, group: Group, channels: int, start: Tensor, hidden: int | None = None) -> None:
+    def __init__(
+        self, group: Group, channels: int, start: Tensor, hidden: int | None = None, directions: int = 0
+    ) -> None:
         super().__init__()
         if channels < 1:
             raise ValueError(f"channels must be at least 1, got {channels}")
@@ -152,6 +155,7 @@ class InvariantEncoder(nn.Module):
         nn.init.normal_(self.linear.weight, std=0.05 * hidden**0.5 / GAIN)
         nn.init.zeros_(self.linear.bias)
         self.register_buffer("start", start.clone())
+        self.compass = nn.Linear(hidden, directions * len(group.axes), bias=False) if directions else None
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, *rest: Any
@@ -170,7 +174,7 @@ class InvariantEncoder(nn.Module):
             keep: Factors `(B, C)` for the channels of each image, the same for all elements: dropout. None: all 1.
 
         Returns:
-            Raw parameters `(B, P)`.
+            Raw parameters `(B, P)`, then the angles `(B, K·directions)` in units of π, which are covariant.
         """
         with full_precision(feature.device):
             # The mean as a sum: its gradient is divided before it is expanded over the map, not after.
@@ -192,7 +196,22 @@ class InvariantEncoder(nn.Module):
             pooled = x.mean(dim=1) if share is None else (x * share).sum(dim=1)
             # The mean over the encoder's width: its output moves equally fast at every width.
             raw: Tensor = self.start + GAIN * self.linear(self._standardised(pooled) / pooled.shape[1])
-            return raw
+            if self.compass is None:
+                return raw
+            needles = self.compass(x) if share is None else self.compass(x) * share
+            return torch.cat([raw, self._angles(needles, feature.elements).to(raw.dtype)], dim=1)
+
+    @staticmethod
+    def _angles(needles: Tensor, elements: Tensor) -> Tensor:
+        """The mean directions `(B, K·N)`, in units of π, of numbers `(B, G, K·N)` at elements `(…, G, K)`.
+
+        If g moves the feature, number and element move together, and so does the direction of their sum.
+        """
+        axes = elements.shape[-1]
+        numbers = needles.unflatten(-1, (axes, -1))  # B G K N
+        around = elements.to(needles.dtype).unsqueeze(-1)
+        sine, cosine = (numbers * torch.sin(around)).sum(dim=-3), (numbers * torch.cos(around)).sum(dim=-3)
+        return (torch.atan2(sine, cosine) / math.pi).flatten(1)
 
     def _standardised(self, pooled: Tensor) -> Tensor:
         """Standardise `(B, C)` over images; refuse NaN and infinity."""

@@ -124,6 +124,14 @@ class Family(ABC):
     moves_elements = False
     """Whether each image gets elements of its own, instead of weights on a shared grid."""
 
+    @property
+    def directions(self) -> int:
+        """How many angles that turn with the image the family needs on each axis.
+
+        The encoder puts them after the parameters that `start` counts, `(B, K·directions)`, in units of π.
+        """
+        return 0
+
     def at(self, progress: float) -> Family:
         """The family at a point of training, `progress` in [0, 1]. Most families do not change."""
         return self

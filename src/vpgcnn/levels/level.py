@@ -274,6 +274,8 @@ class SharedLevel(Level):
             self.family = family.inside()
         self.below = (below,)  # in a tuple: its parameters belong to another layer
         self.moves_elements = self.family.moves_elements
+        if self.family.directions:
+            raise ValueError(f"{self.family} turns with an image, but a shared level sees none: use Variational")
         self.raw = nn.Parameter(self.family.start(group))
 
     def shared_parameters(self) -> Tensor:
@@ -353,7 +355,8 @@ class VariationalLevel(Level):
         self.register_buffer("dial", torch.zeros(()))
         self.explore = (EXPLORE if can else 0.0) if spec.explore is None else spec.explore
         self.dropout = dropout(channels) if self.explore > 0 else 0.0
-        self.encoder = InvariantEncoder(group, channels, self.family.start(group), spec.encoder_width)
+        directions = self.family.directions
+        self.encoder = InvariantEncoder(group, channels, self.family.start(group), spec.encoder_width, directions)
 
     def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
         return self._decide(feature, generator, relu=False)

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from vpgcnn.errors import UserError
-from vpgcnn.groups import SO2, Dihedral, Group, Hue
+from vpgcnn.groups import SO2, Dihedral, Group, Hue, Luminance, Saturation
 
 __all__ = ["Circle", "Places", "at_places"]
 
-Circle = Literal["rotation", "hue", "mirror"]
+Circle = Literal["rotation", "hue", "mirror", "saturation", "luminance"]
 """What moves an image."""
 INSIDE = 2 / 3
 """A bound image is moved within this share of its range: where the class changes, nobody knows the label."""
@@ -44,10 +44,18 @@ def _moves(circle: Circle) -> tuple[Group, list[Tensor], list[float]]:
     """The group, its elements other than the identity, and how far each is from it, as a share of the circle."""
     if circle == "mirror":
         return Dihedral(1), [torch.tensor([0.0, math.pi])], [1.0]
-    if circle not in ("rotation", "hue"):
-        raise UserError(f"an image moves by rotation, hue or mirror, got {circle!r}")
-    count, group = (24, SO2()) if circle == "rotation" else (12, Hue(12))
+    kinds: dict[Circle, tuple[int, Group]] = {
+        "rotation": (24, SO2()),
+        "hue": (12, Hue(12)),
+        "saturation": (12, Saturation(12)),
+        "luminance": (12, Luminance(12)),
+    }
+    if circle not in kinds:
+        raise UserError(f"an image moves by rotation, hue, mirror, saturation or luminance, got {circle!r}")
+    count, group = kinds[circle]
     steps = [step if 2 * step <= count else step - count for step in range(1, count)]
+    if group.recolors:  # by more than a quarter of the circle, most colours would come back from the other side
+        steps = [step for step in steps if 4 * abs(step) <= count]
     elements = [torch.tensor([2 * math.pi * step / count]) for step in steps]
     return group, elements, [2 * abs(step) / count for step in steps]
 
@@ -63,7 +71,8 @@ def at_places(
     batch: int = 256,
     on_progress: Callable[[int], object] | None = None,
 ) -> Places:
-    """Measure how many moved images get the right class: 23 rotations, 11 hue shifts, or the mirror.
+    """Measure how many moved images get the right class: 23 rotations, 11 hue shifts,
+    the mirror, or 6 shifts of saturation or luminance, up to a quarter of the circle.
 
     Args:
         predict: Images `(B, C, H, W)` in [0, 1] to logits.

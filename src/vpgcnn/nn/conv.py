@@ -1,6 +1,6 @@
 """The convolutions: group + kernel + level, shaped like `nn.Conv2d`.
 
-    lift:   h(u, y) = Σ_x k(R_u⁻¹(x−y)) ρ(u)⁻¹ f(x)
+    lift:   h(u, y) = Σ_x k(R_u⁻¹(x−y)) ρ(u)⁻¹ f(x)        f recoloured by u⁻¹ where the group recolours
     group:  h(u, y) = Σ_v w(v) Σ_x k(R_u⁻¹(x−y), v⁻¹u) f(v, x)        Σ_v w(v) = 1
 
 The weights q(u|f) of a layer's level travel beside the values; whatever sums over u applies them.
@@ -40,7 +40,7 @@ from vpgcnn.features import GroupFeature, Trace, recorded
 from vpgcnn.groups import Group, check_rgb, wrap
 from vpgcnn.kernels import KernelSpec, default_kernel
 from vpgcnn.kernels.base import check_whole
-from vpgcnn.levels import Distribution, Full, LevelSpec, WindowDistribution
+from vpgcnn.levels import Distribution, Full, InvariantEncoder, LevelSpec, WindowDistribution
 from vpgcnn.levels.distributions import midpoints, stratified
 from vpgcnn.nn._checks import check_centred, check_feature, check_square
 
@@ -103,6 +103,7 @@ class _GroupConvolution(nn.Module):
         self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, kernel_size
         self.geometry = Geometry(stride, _resolve(padding, kernel_size, dilation), dilation)
         self.kernel = kernel.build(in_channels, out_channels, kernel_size, group, lift=self.lifts)
+        self.kernel.use_encoder(InvariantEncoder)
         if self.kernel.group != group:
             raise ValueError(f"{kernel} built a kernel on {self.kernel.group}, but the layer is on {group}")
         if self.lifts and level.condition == "input":
@@ -434,7 +435,7 @@ class LiftConv2d(_GroupConvolution):
         self._check_centred(image)
         signal, uneven = image.unsqueeze(2), elements is not None
         u = self.grid(image, generator) if elements is None else wrap(self._given(elements, image.shape[0]))
-        if self._decides_first and u.dim() == 2:
+        if self._decides_first and u.dim() == 2 and not self.group.recolors:
             seen = GroupFeature(signal[:, :1, :, :1, :1].expand(-1, -1, u.shape[0], -1, -1), u, None, self.group)
             q = self.level(seen, generator)
             weights = self._weights(q, u, None, uneven=uneven)
@@ -443,15 +444,24 @@ class LiftConv2d(_GroupConvolution):
                 part = Part(Use(None, (0,), True), signal)
                 plan = _Plan(image.shape[0], u, weights, recorded({}, self.name, q), None)
                 return self._output((part,), None, None, plan, uses)
-        feature = GroupFeature(self._convolve(signal, None, None, u), u, None, self.group)
+        feature = GroupFeature(self._lifted(signal, u), u, None, self.group)
         if self.level.is_full:
             return feature
         q = self.level.after_relu(feature, generator)
         if self.level.moves_elements and elements is None:
             u = self._place(q, generator)
-            feature = GroupFeature(self._convolve(signal, None, None, u), u, None, self.group, span=q.theta)
+            feature = GroupFeature(self._lifted(signal, u), u, None, self.group, span=q.theta)
             return self._weigh(feature, q, None)
         return self._weigh(feature, q, self._weights(q, u, None, uneven=uneven))
+
+    def _lifted(self, signal: Tensor, u: Tensor) -> Tensor:
+        """The images `(B, C, 1, H, W)` at elements u: `(B, O, U, H', W')`."""
+        if not self.group.recolors:
+            return self._convolve(signal, None, None, u)
+        back = self.group.inverse(u)
+        views = self.group.recolor(signal.transpose(1, 2), back if u.dim() == 3 else back.unsqueeze(0))
+        ready = self.folded if self._is_folded_for(u, None) else None
+        return self.kernel.convolve_views(views.transpose(1, 2), u, self.geometry, self.bias, ready)
 
 
 class GroupConv2d(_GroupConvolution):

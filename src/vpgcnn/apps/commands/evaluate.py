@@ -100,7 +100,8 @@ def main(arguments: list[str]) -> int:
     print(f"{part}: accuracy {result['accuracy']:.2%} on {plural(result['images'], 'image')}")  # noqa: T201
     print(f"nll {result['nll']:.4f}, kl {result['kl']:.4f} nats per image")  # noqa: T201
     if theta:
-        moves = {"hue": "hues", "both": "rotations or hues"}.get(symmetry(card.model), "rotations")
+        words = {"hue": "hues", "both": "rotations or hues", "color": "shifts"}
+        moves = words.get(symmetry(card.model), "rotations")
         print(f"\nθ, the share of all {moves} in use (1 is all of them), mean of each class:")  # noqa: T201
         if "ranges" in theta:
             print("(ranges: the augmenter moves an image by up to this share of 180°, either way)")  # noqa: T201

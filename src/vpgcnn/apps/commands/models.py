@@ -22,13 +22,12 @@ def main(arguments: list[str]) -> int:
     command.add_argument("--json", action="store_true", help="print JSON")
     command.epilog = EXAMPLES
     options = command.parse_args(arguments)
-    from vpgcnn.lab.networks import MODELS, build, count_parameters, elements_of, ordinary
+    from vpgcnn.lab.networks import MODELS, build, count_parameters, ordinary
     from vpgcnn.levels import Full, Shared, Variational
 
     counts: dict[str, dict[str, object]] = {}
     for name, entry in MODELS.items():
-        turns, hues = elements_of(entry.config)
-        row: dict[str, object] = {"about": entry.about, "elements": turns * hues}
+        row: dict[str, object] = {"about": entry.about, "elements": entry.config.group.count}
         row["t2"] = count_parameters(build(ordinary(entry.config), entry.in_channels, entry.classes))
         for level in (Full(), Shared(), Variational()):
             chosen = replace(entry.config, level=level)

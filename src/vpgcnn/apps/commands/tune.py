@@ -77,6 +77,9 @@ def main(arguments: list[str]) -> int:
     circle: Circle = "hue" if symmetry(card.model) == "hue" else "rotation"
     if card.model.group.axes[-1].name == "mirror" and card.model.group.axes[0].count == 1:
         circle = "mirror"
+    if symmetry(card.model) == "color":
+        names = [axis.name for axis in card.model.group.axes]
+        circle = "saturation" if "saturation" in names else "luminance"
     progress = Quiet() if options.json else Progress()
     with progress:
         found = tune(

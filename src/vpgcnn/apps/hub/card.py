@@ -67,6 +67,8 @@ def built_on(network: nn.Module) -> str:
     for axis in () if built is None else built.group.axes:
         if axis.name == "mirror":
             words.append("reflections")
+        elif axis.name in ("saturation", "luminance"):
+            words.append(f"{axis.count} shifts of {axis.name}")
         elif axis.name not in ("rotation", "hue"):  # of a group outside the package
             words.append(f"the elements of its {axis.name} axis")
         elif axis.order is None:

@@ -108,6 +108,11 @@ def open_networks(paths: Sequence[Path], device: torch.device) -> tuple[list[Net
         about = "one level for all images" if shared else "a level for each image"
         about = "full group" if card.model.level.is_full else about
         found = symmetry(card.model)
+        if found == "color":
+            raise UserError(
+                f"the inspector moves images by rotation or hue, but {name} is on saturation or luminance: use "
+                "`vpgcnn evaluate` or `vpgcnn predict`"
+            )
         if elements_of(card.model) == (1, 1):
             about = "ordinary network"
         # An ordinary network moves as the others do; a product moves by its rotations.

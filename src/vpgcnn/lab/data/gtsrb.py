@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from vpgcnn.lab.data.files import ManualDownload
 from vpgcnn.lab.data.signs import SIGNS
 from vpgcnn.lab.pixels import DECODING_ERRORS
 
-__all__ = ["CLASSES", "DOWNLOAD", "load_gtsrb", "load_gtsrb_mirror", "load_gtsrb_turn"]
+__all__ = ["CLASSES", "DOWNLOAD", "REACH", "disc", "load_gtsrb", "load_gtsrb_mirror", "load_gtsrb_turn", "load_signs"]
 
 CLASSES = tuple(sign.name for sign in SIGNS)
 DOWNLOAD = ManualDownload(
@@ -53,17 +53,17 @@ def load_gtsrb(config: DataConfig, root: Path) -> Dataset:
     Raises:
         UserError: If the size is out of range, or if a file is missing, damaged or does not belong to GTSRB.
     """
-    return _load("gtsrb", config, root, REACH)
+    return load_signs("gtsrb", config, root, REACH)
 
 
 def load_gtsrb_turn(config: DataConfig, root: Path) -> Dataset:
     """Load the images of `load_gtsrb`; `Split.reach` `(N,)` holds the true share of rotations."""
-    return _load("gtsrb-turn", config, root, REACH[:, 0])
+    return load_signs("gtsrb-turn", config, root, REACH[:, 0])
 
 
 def load_gtsrb_mirror(config: DataConfig, root: Path) -> Dataset:
     """Load the images of `load_gtsrb`; `Split.reach` `(N,)` is 1 if the mirror keeps the class and 1/2 if not."""
-    return _load("gtsrb-mirror", config, root, REACH[:, 1])
+    return load_signs("gtsrb-mirror", config, root, REACH[:, 1])
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,18 @@ class _Row:
     label: int
 
 
-def _load(name: str, config: DataConfig, root: Path, reach: Tensor) -> Dataset:
+def load_signs(
+    name: str, config: DataConfig, root: Path, reach: Tensor, only: Container[int] = range(len(SIGNS))
+) -> Dataset:
+    """Load some of the signs, with the splits of `load_gtsrb`.
+
+    Args:
+        name: Of the dataset.
+        config: As for `load_gtsrb`.
+        root: The data directory.
+        reach: The true range of each of the 43 classes, `(43,)` or `(43, K)`.
+        only: The classes whose images are read.
+    """
     folder, size = root / DOWNLOAD.folder, SIZE if config.size is None else config.size
     if not 8 <= size <= 512:
         raise UserError(f"size must be from 8 to 512 pixels, got {size}")
@@ -88,7 +99,7 @@ def _load(name: str, config: DataConfig, root: Path, reach: Tensor) -> Dataset:
     tracks = torch.tensor([_track(row.path) for row in train_rows])
     stay, out = _split_tracks(labels, tracks, config.validation, config.seed)
     parts = [train_rows[index] for index in stay.tolist()], [train_rows[index] for index in out.tolist()], test_rows
-    train, validation, test = (_read_split(part, size, reach) for part in parts)
+    train, validation, test = (_read_split([row for row in part if row.label in only], size, reach) for part in parts)
     note = f"{len(train_rows)} + {len(test_rows)} images of {len(CLASSES)} traffic signs at {size}×{size} from {folder}"
     return Dataset(name, CLASSES, train, validation, test, (note,))
 
@@ -220,11 +231,11 @@ def _read_images(rows: Sequence[_Row], size: int) -> Tensor:
     pixels = np.empty((len(rows), size, size, 3), np.uint8)
     for place, row in enumerate(rows):
         pixels[place] = _read_sign(row, size)
-    pixels[:, ~_disc(size)] = 0
+    pixels[:, ~disc(size)] = 0
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
 
 
-def _disc(size: int) -> np.ndarray:
+def disc(size: int) -> np.ndarray:
     """Return which pixels have their centre in the largest centred disc, `(size, size)`."""
     offset = np.arange(size) - (size - 1) / 2
     inside: np.ndarray = np.hypot(offset[:, None], offset) <= size / 2

@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vpgcnn.errors import UserError
-from vpgcnn.lab.data import cifar, colormnist, flowers, folder, gtsrb, mnist, ranges, turn_hue
+from vpgcnn.lab.data import (
+    cifar,
+    colormnist,
+    flowers,
+    folder,
+    gtsrb,
+    mnist,
+    protocols,
+    ranges,
+    sign_colors,
+    turn_hue,
+)
 from vpgcnn.lab.data.base import Dataset
 from vpgcnn.lab.data.config import DataConfig
 from vpgcnn.lab.data.files import VARIABLE, Archive, ManualDownload, PublishedFile, data_directory
@@ -47,6 +58,15 @@ DATASETS: dict[str, DatasetEntry] = {
     "mnist-ranges-eighth": DatasetEntry(
         ranges.load_eighth, mnist.FILES, None, "the same, with ranges of 1/8, 1/2 and 1 of the circle"
     ),
+    "mnist-multiple": DatasetEntry(
+        protocols.load_multiple, mnist.FILES, None, "all digits, each digit c rotated by up to 18c degrees"
+    ),
+    "mnist-symmetry-breaking": DatasetEntry(
+        protocols.load_symmetry_breaking,
+        mnist.FILES,
+        None,
+        "all digits, half of the 6s and 9s upside down as 9s and 6s",
+    ),
     "mnist-turn-hue": DatasetEntry(
         turn_hue.load_turn_hue, mnist.FILES, None, "coloured digits, some of which may rotate, change hue, or both"
     ),
@@ -78,6 +98,11 @@ DATASETS: dict[str, DatasetEntry] = {
     "gtsrb-mirror": DatasetEntry(
         gtsrb.load_gtsrb_mirror,
         about="the same, with whether each image may be mirrored",
+        download=gtsrb.DOWNLOAD,
+    ),
+    "gtsrb-colors": DatasetEntry(
+        sign_colors.load_sign_colors,
+        about="four of the signs, some of which may change saturation, luminance, or both",
         download=gtsrb.DOWNLOAD,
     ),
 }

@@ -35,7 +35,7 @@ __all__ = ["EXPERIMENTS", "VIEW"]
 
 WIDTHS = (0.25, 0.5, 0.75, 1.0)
 """Fixed widths, besides windows that are closed."""
-PLACES: dict[Circle, int] = {"rotation": 23, "hue": 11, "mirror": 1}
+PLACES: dict[Circle, int] = {"rotation": 23, "hue": 11, "mirror": 1, "saturation": 6, "luminance": 6}
 """Places other than the image's own."""
 MOST = 600
 """Test images that are moved, at most."""
@@ -75,7 +75,7 @@ def unchanged(config: TrainConfig) -> TrainConfig:
 
 def circles(config: TrainConfig) -> list[Circle]:
     """What moves the images of a task: the circles of its group."""
-    named: dict[str, Circle] = {"rotation": "rotation", "hue": "hue", "mirror": "mirror"}
+    named: dict[str, Circle] = {circle: circle for circle in PLACES}
     return [named[axis.name] for axis in config.model.group.axes if axis.count > 1]
 
 

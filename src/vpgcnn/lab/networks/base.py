@@ -71,6 +71,13 @@ class ImageNetwork(nn.Module, ABC):
         """(images − mean) / std, for images `(B, C, H, W)` in [0, 1]."""
         return (images - self.mean) / self.std
 
+    def input_on(self, group: Group, images: Tensor) -> Tensor:
+        """The input of a lift to a group: standardised images, or the images themselves where the group recolours.
+
+        Saturation and luminance have a meaning in [0, 1] only. The norm after the lift sets the scale there.
+        """
+        return images if group.recolors else self.standardised(images)
+
     @abstractmethod
     def features(self, images: Tensor) -> Features:
         """The input of the head, for images `(B, C, H, W)` in [0, 1]."""

@@ -29,7 +29,9 @@ class _Maker:
         if config.width < 1:
             raise UserError(f"width must be at least 1, got {config.width}")
         if (config.group.acts_on_plane and config.group != NO_GROUP) or config.group.order is None:
-            raise UserError(f"the group of a colour network must be Hue(m) or none, got {text(config.group)}")
+            raise UserError(
+                f"the group of a colour network must be finite and act on colours, or none, got {text(config.group)}"
+            )
         if config.group.order == 1 and not config.level.is_full:
             raise UserError(
                 f"without a group there is nothing to choose: the level must be Full(), got {text(config.level)}"
@@ -97,7 +99,7 @@ class ColorCNN(ImageNetwork):
 
     def features(self, images: Tensor) -> Features:
         """The input of the head, for images `(B, C, H, W)` in [0, 1]."""
-        x: GroupFeature = self.norms[0](self.conv1(prefer_channels_last(self.standardised(images))))
+        x: GroupFeature = self.norms[0](self.conv1(prefer_channels_last(self.input_on(self.group, images))))
         for number, norm in enumerate(self.norms[1:], start=2):
             x = norm(self.get_submodule(f"conv{number}")(self.relu(x)))
             x = self.pool(x) if number == 2 else x
@@ -163,7 +165,7 @@ class ColorResNet(ImageNetwork):
 
     def features(self, images: Tensor) -> Features:
         """The input of the head, for images `(B, C, H, W)` in [0, 1]."""
-        x: GroupFeature = self.pool(self.lift_norm(self.lift(self.standardised(images)))).map(F.relu)
+        x: GroupFeature = self.pool(self.lift_norm(self.lift(self.input_on(self.group, images)))).map(F.relu)
         for number in range(4):
             if number == self.config.equivariant:
                 x = _without_group(x, self.middle_pool)

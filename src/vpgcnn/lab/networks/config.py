@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from vpgcnn.groups import SO2, Dihedral, Group, Hue, Product, Rotations
+from vpgcnn.groups import SO2, Dihedral, Group, Hue, Luminance, Product, Rotations, Saturation
 from vpgcnn.kernels import Harmonic, KernelSpec, Siren, Table
 from vpgcnn.levels import Full, LevelSpec, Shared, Variational
 
@@ -98,7 +98,8 @@ class ColorConfig(LevelPlacement):
     shape: Literal["cnn", "resnet"] = "cnn"
     """cnn: seven layers, for 28×28 images. resnet: a 7×7 lift of stride 2 and four stages."""
     group: Group = Hue(3)
-    """Hue(m): the m hue shifts by multiples of 360°/m. none: an ordinary CNN."""
+    """Hue(m): the m hue shifts by multiples of 360°/m. Saturation(m), Luminance(m): shifts of these. Product: several
+    at once. none: an ordinary CNN."""
     where: tuple[str, ...] = ("conv6", "conv7")
     """Layers with the level: conv1, …, conv7 of the cnn; lift, stage1, …, stage4 of the resnet."""
     width: int = 17
@@ -204,6 +205,10 @@ SIGNS = replace(DIGITS, widths=(16, 24, 48), kernel_sizes=(8, 5, 5), stem_pool=T
 """The same for traffic signs of 40×40 pixels."""
 SIGNS_MIRRORED = replace(SIGNS, group=Dihedral(1), kernel=Table(), widths=(24, 32, 64))
 """The same on mirrors."""
+SIGNS_IN_COLOR = replace(
+    DIGITS, group=Product(Saturation(4), Luminance(4)), kernel=Table(separable=True), smooth=0.0, disc=False
+)
+"""The net for MNIST67-180 on saturations × luminances, for traffic signs of 28×28 pixels."""
 PLAIN_RESNET = PlainConfig()
 """An ordinary ResNet18."""
 PLAIN_RESNET50 = PlainConfig(depths=(3, 4, 6, 3), block="bottleneck")

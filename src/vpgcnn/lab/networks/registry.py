@@ -27,6 +27,7 @@ from vpgcnn.lab.networks.config import (
     PLAIN_RESNET_SMALL,
     RESNET,
     RESNET_SMALL,
+    SIGNS_IN_COLOR,
     ColorConfig,
     ModelConfig,
     PlainConfig,
@@ -67,6 +68,7 @@ MODELS = {
     ),
     "se2-net": Entry(DIGITS, 1, 3, "the small SE(2) net for MNIST67-180"),
     "se2-net-color": Entry(DIGITS_IN_COLOR, 3, 12, "the same on rotations × hues, for digits in colour"),
+    "color-net": Entry(SIGNS_IN_COLOR, 3, 9, "the same on saturations × luminances, for traffic signs"),
     "color-cnn": Entry(COLOR_CNN, 3, 30, "the 7-layer colour CNN for ColorMNIST"),
     "resnet18": Entry(
         PLAIN_RESNET, 3, 102, "an ordinary ResNet18 in plain PyTorch, which `vpgcnn convert` can convert"
@@ -134,8 +136,13 @@ def ordinary(config: ModelConfig) -> ModelConfig:
     return replace(config, group=NO_GROUP, level=Full())
 
 
-def symmetry(config: ModelConfig) -> Literal["none", "rotation", "hue", "both"]:
-    """The symmetry of a network other than translations; a colour network counts as "hue" even without a group."""
+def symmetry(config: ModelConfig) -> Literal["none", "rotation", "hue", "both", "color"]:
+    """The symmetry of a network other than translations; a colour network counts as "hue" even without a group.
+
+    "color": saturation or luminance, whatever else there is.
+    """
+    if config.group.recolors:
+        return "color"
     if isinstance(config, ColorConfig):
         return "hue"
     turns, hues = elements_of(config)
@@ -146,7 +153,7 @@ def elements_of(config: ModelConfig) -> tuple[int, int]:
     """The numbers of rotations (or reflections) and of hues that a network computes; 1 for those it does not have."""
     parts = _factors(config.group)
     turns = math.prod(part.count for part in parts if part.acts_on_plane)
-    hues = math.prod(part.count for part in parts if part.acts_on_rgb)
+    hues = math.prod(part.count for part in parts if part.acts_on_rgb and not part.recolors)
     return turns, hues
 
 

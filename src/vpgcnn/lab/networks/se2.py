@@ -13,6 +13,7 @@ from vpgcnn.errors import UserError
 from vpgcnn.features import GroupFeature
 from vpgcnn.lab.networks.base import Features, ImageNetwork, Placement
 from vpgcnn.lab.networks.config import SE2Config
+from vpgcnn.lab.specs import text
 from vpgcnn.levels import LevelSpec, Shared, Variational
 from vpgcnn.nn import GroupBatchNorm, GroupConv2d, GroupPool, LiftConv2d, SpatialPool, name_layers
 
@@ -55,6 +56,11 @@ class SE2Net(ImageNetwork):
             raise UserError(
                 f"kernels must be odd to stay centred (the lift's even with stem_stride 2), got {config.kernel_sizes}"
             )
+        if config.group.recolors and config.smooth > 0:
+            raise UserError(
+                f"a blurred image has other saturations and luminances: with {text(config.group)}, smooth must be 0, "
+                f"got {config.smooth}"
+            )
         if config.group.count == 1 and not config.level.is_full:
             raise UserError(f"without a group there is nothing to choose: the level must be Full(), got {config.level}")
         self.config = config
@@ -93,7 +99,7 @@ class SE2Net(ImageNetwork):
 
     def features(self, images: Tensor) -> Features:
         """The input of the head, for images `(B, C, H, W)` in [0, 1]."""
-        images = self.standardised(images)
+        images = self.input_on(self.group, images)
         if self.blur is not None:
             images = _blurred(images, self.blur)
         x = self.lift_norm(self.lift(images))

@@ -17,6 +17,7 @@ from vpgcnn.lab.networks.config import (
     RESNET,
     RESNET_SMALL,
     SIGNS,
+    SIGNS_IN_COLOR,
     SIGNS_MIRRORED,
 )
 from vpgcnn.lab.training.config import LevelOptimiserConfig, OptimiserConfig, TrainConfig
@@ -46,6 +47,8 @@ MNIST67 = TrainConfig(
     select="last",
 )
 RANGES = replace(MNIST67, data=DataConfig(name="mnist-ranges"))
+MULTIPLE = replace(MNIST67, data=DataConfig(name="mnist-multiple", limit=20_000))
+BREAKING = replace(MNIST67, data=DataConfig(name="mnist-symmetry-breaking", limit=20_000))
 TURN_HUE = replace(
     MNIST67,
     data=DataConfig(name="mnist-turn-hue", limit=12_000),
@@ -61,6 +64,7 @@ SIGN_TURNS = replace(
 )
 SIGN_BOTH = replace(SIGN_TURNS, data=replace(SIGN_TURNS.data, name="gtsrb"), model=replace(SIGNS, group=O2(4)))
 SIGN_MIRRORS = replace(SIGN_TURNS, data=replace(SIGN_TURNS.data, name="gtsrb-mirror"), model=SIGNS_MIRRORED)
+SIGN_COLORS = replace(MNIST67, data=DataConfig(name="gtsrb-colors", size=28), model=SIGNS_IN_COLOR)
 CIFAR = TrainConfig(
     data=DataConfig(name="cifar10", augment="crop-flip"),
     model=RESNET_SMALL,
@@ -113,6 +117,16 @@ RECIPES = {
         replace(RANGES, data=DataConfig(name="mnist-ranges-eighth")),
         replace(RANGES, data=DataConfig(name="mnist-ranges-eighth")),
     ),
+    "mnist-multiple": Recipe(
+        "all digits, of which each has its own range of rotations, from none (0) to nearly all (9)",
+        MULTIPLE,
+        replace(MULTIPLE, data=DataConfig(name="mnist-multiple")),
+    ),
+    "mnist-symmetry-breaking": Recipe(
+        "all digits, of which 6s and 9s change places upside down: the others may be rotated",
+        BREAKING,
+        replace(BREAKING, data=DataConfig(name="mnist-symmetry-breaking")),
+    ),
     "mnist-turn-hue": Recipe(
         "digits in colour with a network on rotations × hues: which of the two may be used differs between digits",
         TURN_HUE,
@@ -132,6 +146,11 @@ RECIPES = {
         "the same signs, rotations and mirrors at once: a window on each of the two",
         SIGN_BOTH,
         SIGN_BOTH,
+    ),
+    "gtsrb-colors": Recipe(
+        "four of the signs, pale or vivid, dark or light: for some signs that is the class, for others it is noise",
+        SIGN_COLORS,
+        SIGN_COLORS,
     ),
     "cifar10-se2": Recipe(
         "photographs of ten classes with the SE(2) ResNet",

@@ -25,7 +25,7 @@ from vpgcnn.measure import Evidence, Kind, circle_picture, evidence
 
 __all__ = ["Choice", "Suggestion", "suggest"]
 
-Choice = Literal["auto", "hue", "rotation", "both", "none"]
+Choice = Literal["auto", "hue", "rotation", "both", "none", "color"]
 SIZES = (32, 64)
 """Smallest and largest side of the images in pixels, unless a size is given."""
 SAMPLE = 600
