@@ -22,7 +22,7 @@ from vpgcnn.lab.report.static import to_svg
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- results: written by `make results` -->", "<!-- /results -->"
 DIGITS = EXPERIMENTS["fig-mnist67-180"]
-SCRIPTS = ("pretrained", "own-loop", "small-tasks")
+SCRIPTS = ("own-loop", "small-tasks")
 """Results of scripts in benchmarks/, which are in results/scripts/."""
 SHOWN = ("variational", "shared", "full", "t2")
 """The arms in the README."""

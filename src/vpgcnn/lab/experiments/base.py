@@ -35,6 +35,7 @@ __all__ = [
     "Measure",
     "Reproduction",
     "Row",
+    "Trial",
     "View",
     "accuracy",
     "file_stem",
@@ -252,7 +253,39 @@ class Count:
     claims: tuple[Claim, ...] = field(default=())
 
 
-Reproduction = Experiment | View | Count
+@dataclass(frozen=True)
+class Trial:
+    """A comparison of networks that are trained by a function of their own, not by a recipe.
+
+    Args:
+        name: What `vpgcnn reproduce` calls it.
+        about: One line.
+        arms: The networks, each with its description.
+        seeds: The seeds of every arm.
+        train: Trains and measures an arm with a seed, on the data of a folder. The runner adds the arm, the seed, the
+            commit and the seconds.
+        table: The rows as Markdown.
+        data: The dataset that it loads.
+        data_words: What the arms are trained on.
+        budget: How long.
+        notes: What a reader needs to know to read the table.
+        claims: What we say about these numbers.
+    """
+
+    name: str
+    about: str
+    arms: Mapping[str, str]
+    seeds: tuple[int, ...]
+    train: Callable[[str, int, Path | None, Quiet], Row]
+    table: Callable[[list[Row]], str]
+    data: str
+    data_words: str
+    budget: str
+    notes: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
+
+
+Reproduction = Experiment | View | Count | Trial
 
 
 def file_stem(name: str, preset: str) -> str:

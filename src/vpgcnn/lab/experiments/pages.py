@@ -13,7 +13,7 @@ from typing import Any
 
 from vpgcnn.errors import UserError
 from vpgcnn.lab.config_io import write_bytes
-from vpgcnn.lab.experiments.base import Arm, Experiment, Row, gap
+from vpgcnn.lab.experiments.base import Experiment, Row, gap
 from vpgcnn.lab.report.chart import Chart
 from vpgcnn.lab.report.interactive import to_html
 from vpgcnn.lab.report.static import to_png
@@ -70,7 +70,8 @@ def page(result: dict[str, Any], experiment: Experiment) -> str:
     for arm in experiment.arms_of(preset):
         absent = [seed for seed in experiment.seeds_of(arm) if (arm, seed) not in there]
         missing |= {arm: absent} if absent else {}
-    parts = [table, _paired(rows, experiment.pairs), legend(table, arms)]
+    about = {name: arm.about for name, arm in arms.items()}
+    parts = [table, _paired(rows, experiment.pairs), legend(table, about)]
     if missing:
         named = (f"{arm} ({', '.join(map(str, absent))})" for arm, absent in missing.items())
         parts.append(f"Not run yet (seeds): {', '.join(named)}.")
@@ -101,10 +102,10 @@ def text_of(result: dict[str, Any], table: str, notes: Sequence[str], tested: st
     return _joined(parts) + "\n"
 
 
-def legend(table: str, arms: Mapping[str, Arm]) -> str:
+def legend(table: str, arms: Mapping[str, str]) -> str:
     """The arms whose names are in a table, each with its description, as a list."""
     cells = {cell.strip() for line in table.splitlines() for cell in line.split("|")}
-    return _bullets("Arms:", [f"`{name}`: {arm.about}" for name, arm in arms.items() if name in cells and arm.about])
+    return _bullets("Arms:", [f"`{name}`: {about}" for name, about in arms.items() if name in cells and about])
 
 
 def draw(target: Path, chart: Chart | None, about: str, progress: Quiet) -> str:

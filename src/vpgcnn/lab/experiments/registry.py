@@ -20,6 +20,7 @@ from vpgcnn.lab.experiments import (
     evidence,
     flower_figures,
     flowers,
+    pretrained,
     principle,
     ranges,
     regret,
@@ -27,10 +28,20 @@ from vpgcnn.lab.experiments import (
     stability,
     turn_hue,
 )
-from vpgcnn.lab.experiments.base import Arm, Change, Claim, Count, Experiment, Reproduction, View, file_stem
+from vpgcnn.lab.experiments.base import Arm, Change, Claim, Count, Experiment, Reproduction, Trial, View, file_stem
 from vpgcnn.lab.training.recipes import recipe
 
-__all__ = ["COUNTS", "EXPERIMENTS", "REPRODUCTIONS", "VIEWS", "claims", "listing", "register_arm", "reproduction"]
+__all__ = [
+    "COUNTS",
+    "EXPERIMENTS",
+    "REPRODUCTIONS",
+    "TRIALS",
+    "VIEWS",
+    "claims",
+    "listing",
+    "register_arm",
+    "reproduction",
+]
 
 EXPERIMENTS: dict[str, Experiment] = {
     entry.name: entry
@@ -62,7 +73,8 @@ VIEWS: dict[str, View] = {
     )
 }
 COUNTS: dict[str, Count] = {entry.name: entry for entry in (cost.COUNT, evidence.COUNT)}
-REPRODUCTIONS: dict[str, Reproduction] = {**EXPERIMENTS, **VIEWS, **COUNTS}
+TRIALS: dict[str, Trial] = {entry.name: entry for entry in (pretrained.TRIAL,)}
+REPRODUCTIONS: dict[str, Reproduction] = {**EXPERIMENTS, **VIEWS, **COUNTS, **TRIALS}
 """All names that `vpgcnn reproduce` takes."""
 
 
@@ -125,6 +137,8 @@ def data_of(entry: Reproduction, preset: str) -> list[str]:
     """The datasets that a table or figure needs."""
     if isinstance(entry, Count):
         return []
+    if isinstance(entry, Trial):
+        return [entry.data]
     sources = [entry] if isinstance(entry, Experiment) else [EXPERIMENTS[name] for name in entry.sources]
     return sorted({recipe(source.recipe, preset).data.name for source in sources})
 
@@ -155,6 +169,9 @@ def listing(name: str, preset: str, results: Path = Path("results")) -> str:
         for source, arms in entry.sources.items():
             there = [arm for arm in arms if arm in EXPERIMENTS[source].arms_of(preset)]
             lines.append(f"  from {source}: {', '.join(there)}")
+    elif isinstance(entry, Trial):
+        seeds = ", ".join(map(str, entry.seeds))
+        lines += [f"  {arm:<18} {about} (seeds {seeds})" for arm, about in entry.arms.items()]
     else:
         lines.append("  trains nothing")
     return "\n".join([*lines, f"  written to results/{file_stem(name, preset)}.json"])

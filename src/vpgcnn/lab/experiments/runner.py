@@ -8,6 +8,7 @@ results/NAME.png    the figure, if there is one; NAME.html is its interactive ve
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 from vpgcnn.errors import UserError
 from vpgcnn.lab.config_io import read_json, write_json
 from vpgcnn.lab.data import load
-from vpgcnn.lab.experiments.base import Experiment, Reproduction, Row, View, file_stem
+from vpgcnn.lab.experiments.base import Experiment, Reproduction, Row, Trial, View, file_stem
 from vpgcnn.lab.experiments.keeper import Keeper, commit, naming, new_result, settings
 from vpgcnn.lab.experiments.pages import budget_of, compact, data_of, draw, keep, legend, text_of
 from vpgcnn.lab.experiments.registry import EXPERIMENTS
@@ -93,10 +94,12 @@ def run(
         return _experiment(entry, places, request)
     if isinstance(entry, View):
         return _view(entry, places, request, experiments)
-    if arms or seeds:
-        raise UserError(f"{entry.name} has no arms to train: leave --arms and --seeds out")
     if places.settings.get("threads"):
         torch.set_num_threads(places.settings["threads"])
+    if isinstance(entry, Trial):
+        return _trial(entry, places, request)
+    if arms or seeds:
+        raise UserError(f"{entry.name} has no arms to train: leave --arms and --seeds out")
     with places.progress:
         rows = [compact(row) for row in entry.rows(preset, places.progress)]
     target, result = _target(entry, places, preset), new_result(entry, "count", preset, rows, [commit()])
@@ -201,6 +204,56 @@ def _one(
     return True
 
 
+# ---------------------------------------------------------------- trials
+
+
+def _trial(trial: Trial, places: Places, request: _Request) -> Path:
+    """Train and measure what is not in the results file yet; it is written after each run."""
+    unknown = [arm for arm in request.arms or () if arm not in trial.arms]
+    if unknown:
+        raise UserError(f"unknown arm {unknown[0]!r}: choose from {', '.join(trial.arms)}")
+    if request.again:
+        raise UserError(f"{trial.name} keeps no weights to measure again: remove its rows to train them anew")
+    target, progress = _target(trial, places, request.preset), places.progress
+    rows: list[Row] = read_json(target)["rows"] if target.exists() else []
+    failed: list[Row] = []
+    wanted = [(arm, seed) for seed in request.seeds or trial.seeds for arm in request.arms or trial.arms]
+    for arm, seed in wanted if request.train else ():
+        if any((row["arm"], row["seed"]) == (arm, seed) for row in rows):
+            progress.message(f"{arm}, seed {seed}: already done")
+            continue
+        progress.message(f"{arm}, seed {seed}")
+        start = time.perf_counter()
+        try:
+            with progress:
+                found = trial.train(arm, seed, places.settings.get("data_dir"), progress)
+        except UserError as error:
+            if not rows:
+                raise
+            progress.message(f"{arm}, seed {seed} failed: {error}; continuing with the others")
+            failed.append({"arm": arm, "seed": seed, "error": str(error)})
+        else:
+            seconds = round(time.perf_counter() - start, 1)
+            rows.append(compact({"arm": arm, "seed": seed, "commit": commit(), "seconds": seconds, **found}))
+            order = list(trial.arms)
+            rows.sort(key=lambda row: (order.index(row["arm"]), row["seed"]))
+        _keep_trial(trial, target, request.preset, rows, failed)
+    if not rows:
+        raise UserError(f"nothing of {trial.name} has been run yet")
+    _keep_trial(trial, target, request.preset, rows, failed)
+    return target
+
+
+def _keep_trial(trial: Trial, target: Path, preset: str, rows: list[Row], failed: list[Row]) -> None:
+    """Write the rows of a trial and their page."""
+    result = new_result(trial, "trial", preset, rows, sorted({row["commit"] for row in rows}))
+    if {(row["arm"], row["seed"]) for row in rows} != {(arm, seed) for arm in trial.arms for seed in trial.seeds}:
+        result["command"] = naming(result["command"], rows)
+    result |= {"data": trial.data_words, "budget": trial.budget, "failed": failed}
+    table = trial.table(rows)
+    keep(target, result, text_of(result, f"{table}\n\n{legend(table, trial.arms)}", trial.notes))
+
+
 # ---------------------------------------------------------------- views
 
 
@@ -254,5 +307,5 @@ def _view(view: View, places: Places, request: _Request, experiments: Mapping[st
 def view_page(result: dict[str, Any], view: View, experiments: Mapping[str, Experiment] = EXPERIMENTS) -> str:
     """The result of a view as a Markdown page."""
     table = view.table(result["rows"])
-    arms = {arm: experiments[source].arm(arm) for source, needed in view.sources.items() for arm in needed}
+    arms = {arm: experiments[source].arm(arm).about for source, needed in view.sources.items() for arm in needed}
     return text_of(result, "\n\n".join(part for part in (table, legend(table, arms)) if part), view.notes)
