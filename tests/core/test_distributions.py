@@ -145,6 +145,17 @@ def test_cells_know_less_than_the_angle(group: Group, theta: float) -> None:
     assert -1e-9 <= cells.item() <= q.kl().item() + 1e-9
 
 
+@pytest.mark.parametrize("theta", [0.3, 0.5, 0.84, 0.95])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_loses_no_element(theta: float, dtype: torch.dtype) -> None:
+    """An element that a window covers by a tenth of its weight is not within rounding error of its edge."""
+    group = SO2(4)
+    exact = WindowDistribution(group, torch.tensor([[theta]])).weights(group.grid())
+    half = WindowDistribution(group, torch.tensor([[theta]], dtype=dtype)).weights(group.grid().to(dtype))
+    assert half.dtype == dtype
+    assert torch.allclose(half.float(), exact, atol=0.01)
+
+
 def test_axes_are_independent() -> None:
     group = Product(Rotations(4), Hue(3))
     joint = window(group, 0.6, 0.5)

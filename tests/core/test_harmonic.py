@@ -30,7 +30,7 @@ def test_each_function_has_one_frequency(double: None) -> None:
     """Turned by α, cos(mφ) and sin(mφ) turn into each other by mα: the span of the two does not change."""
     kernel = HarmonicKernel(1, 1, 5, SO2(), lift=True)
     still, turned = kernel.basis(torch.zeros(1, 1), None)[0, 0], kernel.basis(torch.tensor([[0.7]]), None)[0, 0]
-    frequency = (kernel.part + 1) // 2
+    frequency = (torch.tensor(kernel.part) + 1) // 2
     for m in range(int(frequency.max()) + 1):
         one, two = still[:, frequency == m], turned[:, frequency == m]
         if m == 0:

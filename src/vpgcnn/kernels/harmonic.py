@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from vpgcnn._ops.constants import constant
 from vpgcnn.groups import Axis, Group
 from vpgcnn.kernels.base import KernelSpec, check_whole, tap_points
 from vpgcnn.kernels.linear import LinearKernel
@@ -64,10 +65,6 @@ class HarmonicKernel(LinearKernel):
         order: The highest frequency on each circle of the group.
     """
 
-    directions: Tensor
-    rings: Tensor
-    part: Tensor
-
     def __init__(
         self,
         in_channels: int,
@@ -98,19 +95,19 @@ class HarmonicKernel(LinearKernel):
         self.detail, self.order = detail, order
         self.highest = max(highest)
         self.orders = () if lift else tuple(_highest(axis, order) for axis in group.axes)
-        precision = torch.get_default_dtype()
         self.register_buffer("taps", taps, persistent=False)
-        self.register_buffer("directions", (points / distance.clamp_min(1e-9)).to(precision), persistent=False)
-        self.register_buffer("rings", torch.cat(rings, dim=1).to(precision), persistent=False)
-        self.register_buffer("part", torch.tensor(part), persistent=False)
+        # Not buffers: a network in half precision would round them, and powers of a rounded angle are far off.
+        self.directions = _numbers(points / distance.clamp_min(1e-9))
+        self.rings, self.part = _numbers(torch.cat(rings, dim=1)), tuple(part)
         around = math.prod(_functions(axis, most) for axis, most in zip(group.axes, self.orders, strict=False))
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, len(part) * around))
         self.start_at_unit_scale()
 
     def basis(self, u: Tensor, v: Tensor | None) -> Tensor:
-        turned = self.directions.to(u.dtype) @ self.group.plane(u)  # U T 2
+        turned = constant(self.directions, u.dtype, u.device) @ self.group.plane(u)  # U T 2
         waves = torch.stack(_harmonics(turned[..., 0], turned[..., 1], self.highest), dim=-1)
-        place = self.rings.to(u.dtype) * waves.index_select(-1, self.part)  # U T P
+        waves = waves.index_select(-1, constant(self.part, torch.long, u.device))
+        place = constant(self.rings, u.dtype, u.device) * waves  # U T P
         if v is None or not self.orders:
             return place.unsqueeze(-3)
         relative = self.group.relative(u.unsqueeze(-2), v.unsqueeze(-3))
@@ -128,6 +125,10 @@ class HarmonicKernel(LinearKernel):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, detail={self.detail:g}, order={self.order}"
+
+
+def _numbers(matrix: Tensor) -> tuple[tuple[float, ...], ...]:
+    return tuple(map(tuple, matrix.tolist()))
 
 
 def _highest(axis: Axis, order: int) -> int:

@@ -18,6 +18,9 @@ from vpgcnn.kernels.base import Kernel
 
 __all__ = ["LinearKernel"]
 
+WORK = 1_500_000
+"""How many numbers the scale of a kernel is computed from, about."""
+
 
 class LinearKernel(Kernel):
     """A kernel k(x, g) = Σ_s weight[s]·φ_s(x, g), with functions φ that all pairs of channels share.
@@ -70,6 +73,10 @@ class LinearKernel(Kernel):
         coarse = tuple(axis.order or 4 for axis in self.group.axes)
         grid = self.group.grid(dtype=torch.float64) if self.group.order else even_grid(coarse)
         hidden = self.basis(grid, None if self.lift else grid)[..., : self.weight.shape[-1]]
+        some = max(16, WORK // (len(grid) * (2 * self.size + 1)) ** 2)
+        if hidden.shape[-1] > some and not self.lift:  # on large groups, a sample of many functions
+            order = torch.randperm(hidden.shape[-1], generator=torch.Generator().manual_seed(0))[:some]
+            hidden = hidden[..., order] * math.sqrt(hidden.shape[-1] / some)
         if self.lift:  # images, taken as white
             return float(hidden.square().sum(dim=(1, 2, 3)).mean()) * self.in_channels
         count, field = len(grid), 2 * self.size + 1

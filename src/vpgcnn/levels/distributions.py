@@ -203,13 +203,15 @@ class WindowDistribution(Distribution):
                 raise ValueError(f"theta must be in [0, 1], got {self.theta[outside][0].item()}")
 
     def weights(self, elements: Tensor, span: Tensor | None = None) -> Tensor:
-        counts = self.group.counts_of(elements.shape[-2])
+        counts, given = self.group.counts_of(elements.shape[-2]), elements.dtype
+        # In half precision a rounding error of an angle would be as large as a cell.
+        elements = elements.to(torch.promote_types(given, torch.float32))
         theta = self.theta.to(elements.dtype).clamp_min(NARROWEST).unsqueeze(1)
         distance = elements.abs() / math.pi
         half = constant(tuple(1 / count for count in counts), elements.dtype, elements.device)
         if span is not None:  # elements spread over a part of the circle own smaller cells
             half = half * span.to(elements.dtype).unsqueeze(1)
-        share = window_share(distance - half, distance + half, theta)
+        share = window_share(distance - half, distance + half, theta).to(given)
         return share.prod(dim=-1) if len(counts) > 1 else share.squeeze(-1)
 
     def kl(self) -> Tensor:

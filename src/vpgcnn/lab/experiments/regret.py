@@ -180,7 +180,8 @@ def experiment(task: str) -> Experiment:
     narrowest = 1 / max(axis.order or math.inf for axis in axes)
     for width in (width for width in WIDTHS if width > narrowest):  # narrower windows are closed
         arms[f"fixed-{round(100 * width)}"] = Arm(f"θ = {width:g} for every image", then(fixed(width)))
-    arms["t2"] = Arm("the same network without a group", then(T2))
+    plain = signs.PLAIN.get(task, Arm("the same network without a group", T2))
+    arms["t2"] = replace(plain, change=then(plain.change))
     arms |= {arm: replace(entry, change=then(entry.change)) for arm, entry in signs.ARMS.get(task, {}).items()}
     return Experiment(
         name=f"regret-{task}",

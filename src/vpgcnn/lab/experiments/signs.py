@@ -14,12 +14,12 @@ from statistics import mean, stdev
 from torch import Tensor
 
 from vpgcnn.lab.data.signs import SIGNS
-from vpgcnn.lab.experiments.arms import ADAAUG, AUGERINO, AVERAGED, INSTAAUG, SHARED, T2, augmented
+from vpgcnn.lab.experiments.arms import SHARED, T2, augmented, with_level
 from vpgcnn.lab.experiments.base import Arm, Claim, Finding, Found, Row, View, gap, markdown
 from vpgcnn.lab.experiments.verdicts import NOT_MEASURED, all_of, judged
 from vpgcnn.lab.training.config import TrainConfig
 
-__all__ = ["ARMS", "CLAIMS", "MIRROR", "TURN", "confused"]
+__all__ = ["ARMS", "CLAIMS", "MIRROR", "PLAIN", "TURN", "confused"]
 
 TWINS = {
     "gtsrb-turn": tuple(frozenset(twin for twin, _ in sign.rotation_twins) for sign in SIGNS),
@@ -34,15 +34,25 @@ def flipped(config: TrainConfig) -> TrainConfig:
 
 
 PARTIAL = Arm("one learned level for all images (Partial G-CNN)", SHARED)
-ROTATED = augmented(T2, "fixed", initial=1.0, samples=1)
+WIDE = with_level("t2", widths=(34, 51, 102))
+"""Harmonic kernels have numbers for every relative angle: without a group, wider layers have as many."""
+ROTATED = augmented(WIDE, "fixed", initial=1.0, samples=1)
+AVERAGED = augmented(WIDE, "fixed", initial=1.0, samples=8, training=False)
+PLAIN = {"gtsrb-turn": Arm("the same network without a group, wider: as many parameters", WIDE)}
+"""The ordinary network of a task, where it is not simply the same network without a group."""
 ARMS: dict[str, dict[str, Arm]] = {
     "gtsrb-turn": {
         "shared": PARTIAL,
-        "t2-rotate": Arm("t2, trained on signs that are rotated at random", ROTATED),
-        "t2-tta": Arm("t2, averaged over eight rotations at test time", AVERAGED),
-        "t2-augerino": Arm("t2 with Augerino: one learned range of rotations", AUGERINO),
-        "t2-instaaug": Arm("t2 with InstaAug: a predicted range of rotations for each image", INSTAAUG),
-        "t2-adaaug": Arm("t2 with AdaAug: a searched policy of rotations", ADAAUG),
+        "t2-rotate": Arm(
+            "t2, trained on signs that are rotated at random", augmented(WIDE, "fixed", initial=1.0, samples=1)
+        ),
+        "t2-tta": Arm(
+            "t2, averaged over eight rotations at test time",
+            augmented(WIDE, "fixed", initial=1.0, samples=8, training=False),
+        ),
+        "t2-augerino": Arm("t2 with Augerino: one learned range of rotations", augmented(WIDE, "shared")),
+        "t2-instaaug": Arm("t2 with InstaAug: a predicted range of rotations for each image", augmented(WIDE, "image")),
+        "t2-adaaug": Arm("t2 with AdaAug: a searched policy of rotations", augmented(WIDE, "policy")),
     },
     "gtsrb-mirror": {
         "shared": PARTIAL,
