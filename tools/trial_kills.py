@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 
 from vpgcnn.apps import cli
 from vpgcnn.lab.config_io import read_json, write_bytes, write_json
@@ -201,11 +202,15 @@ def onnx_tensors(path: Path) -> dict[str, bytes]:
 
 
 def prepare(scratch: Path) -> tuple[Path, Path, Path]:
-    """Images, a trained network and an ordinary one."""
+    """Images, as a file and as a folder "photos"; a trained network; and an ordinary one."""
     noise = np.random.default_rng(0)
     images = noise.integers(0, 120, (160, 16, 16, 3)).astype(np.uint8)
     images[::2] += 120
     np.savez(scratch / "images.npz", images=images, labels=np.arange(160) % 2)
+    for number in range(40):
+        path = scratch / "photos" / str(number % 2) / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(images[number]).save(path)
     run = scratch / "trained"
     words = ["train", "mnist67-180", "--data.name", str(scratch / "images.npz"), "--out", str(run), *TRAIN.split()]
     with redirect_stdout(io.StringIO()):
@@ -234,8 +239,8 @@ def main() -> None:
             Trial("convert", lambda to: ["convert", str(plain), "--hue", "3", "--out", str(to / "new.safetensors")], 3),
             Trial("export", lambda to: ["export", str(run), "--out", str(to / "net.onnx")], 3),
             Trial("hub save", lambda to: ["hub", "save", str(run), str(to / "saved")], 3),
-            Trial("diagnose", lambda to: ["diagnose", str(run), "--data", str(images), "--group", "rotation", "--out",
-                                          str(to / "report")], 3),
+            Trial("diagnose", lambda to: ["diagnose", str(run), "--data", str(scratch / "photos"), "--group",
+                                          "rotation", "--out", str(to / "report")], 3),
         ]  # fmt: skip
         dice = random.Random(options.seed)
         for trial in trials:
