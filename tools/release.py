@@ -22,8 +22,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SMOKE = ("tests/core/test_package.py", "tests/core/test_groups.py", "tests/core/test_contract.py")
-"""Tests of the core that take less than a minute."""
+SMOKE = ("tests/core/test_package.py", "tests/core/test_features.py", "tests/core/test_trace.py")
+"""A few short tests of the core, from all of its layers."""
 TRY = {
     "": "import vpgcnn, vpgcnn.testing",
     "train": "from vpgcnn.apps.cli import main; main(['train', 'mnist67-180', '--data.source', 'embedded', "

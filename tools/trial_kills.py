@@ -226,6 +226,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/scripts"), help="folder of the result")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", help="one command, such as convert (default: all)")
     options = parser.parse_args()
     multiprocessing.get_context("forkserver").set_forkserver_preload(MODULES)
     torch.set_num_threads(1)
@@ -243,7 +244,7 @@ def main() -> None:
                                           "rotation", "--out", str(to / "report")], 3),
         ]  # fmt: skip
         dice = random.Random(options.seed)
-        for trial in trials:
+        for trial in [each for each in trials if options.only in (None, each.name)]:
             rows += trial.run(scratch, dice)
     bad = [row for row in rows if row["damaged"] or not row["same"] or row["left over"]]
     result = {"kills": len(rows), "bad": len(bad), "torch": torch.__version__, "rows": rows}
