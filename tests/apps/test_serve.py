@@ -374,6 +374,17 @@ def test_a_decoder_cannot_write_files_and_does_not_outlive_the_server(tmp_path: 
     shape, number = done.stdout.splitlines()
     assert shape == "(1, 4, 4)"
     wait_until(lambda: not alive(int(number)), "the decoder ends")
+    (tmp_path / "bomb").write_bytes(scans(50_000))
+    code = (
+        "import os, sys, threading, time; from vpgcnn.apps.serve.decoder import Decoder; d = Decoder(seconds=2.0); "
+        "data = open(sys.argv[1], 'rb').read(); threading.Thread(target=d.decode, args=(data, 4, 1)).start()\n"
+        "while d.process_id is None or not d._ready: time.sleep(0.01)\n"
+        "time.sleep(0.5); print(d.process_id, flush=True); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "bomb"], capture_output=True, text=True, check=False)
+    begin = time.monotonic()
+    wait_until(lambda: not alive(int(done.stdout)), "the decoder ends in the middle of a bomb")
+    assert time.monotonic() - begin < PATIENCE / 2
 
 
 def alive(number: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import random
 import re
 import signal
@@ -26,7 +27,7 @@ from processes import forkserver
 from vpgcnn import O2, SO2, Full, ReparametrizedWindow, Siren, Variational
 from vpgcnn.apps import cli
 from vpgcnn.errors import UserError
-from vpgcnn.lab.config_io import from_json, to_json
+from vpgcnn.lab.config_io import from_json, scratch_beside, to_json, write_json
 from vpgcnn.lab.data import DataConfig, load
 from vpgcnn.lab.networks import AugmenterConfig, PlainConfig, SE2Config
 from vpgcnn.lab.specs import text
@@ -598,6 +599,26 @@ def test_what_a_killed_process_leaves_is_no_obstacle(config: TrainConfig, tmp_pa
     (tmp_path / "run" / ".lock").write_text("")
     train(replace(config, epochs=1), tmp_path / "run", resume=True)
     assert not list((tmp_path / "run").glob(".*"))
+
+
+def test_what_killed_processes_left_beside_a_file_goes_with_the_next_write(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    dead, mine, other = (
+        scratch_beside(tmp_path / "a.json").with_name(f".a.json.{host}.{number}.tmp")
+        for host, number in ((re.sub("[^A-Za-z0-9-]", "-", platform.node()), gone.pid),
+                             (re.sub("[^A-Za-z0-9-]", "-", platform.node()), os.getppid()), ("elsewhere", gone.pid))
+    )  # fmt: skip
+    for path in (dead, mine, other):
+        path.write_text("{")
+    folder = dead.with_name(dead.name.replace("a.json", "saved"))
+    (folder / "inside").mkdir(parents=True)
+    write_json(tmp_path / "a.json", {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted((mine.name, other.name, folder.name, "a.json")), (
+        "only what nobody writes any more"
+    )
+    scratch_beside(tmp_path / "saved")
+    assert not folder.exists()
 
 
 def test_a_share_of_no_images_is_evaluated() -> None:

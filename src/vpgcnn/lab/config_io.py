@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import glob
 import hashlib
 import json
 import os
+import platform
+import re
+import shutil
 import types
 import typing
 from pathlib import Path
@@ -15,7 +19,7 @@ from typing import Any, TypeVar
 from vpgcnn.errors import UserError
 from vpgcnn.lab import specs
 
-__all__ = ["from_json", "read_json", "to_json", "write_bytes", "write_json"]
+__all__ = ["from_json", "read_json", "scratch_beside", "to_json", "write_bytes", "write_json"]
 
 T = TypeVar("T")
 
@@ -112,9 +116,36 @@ def _one_of(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
     return _value(next(kind for kind in kinds if kind is not type(None)), value, where)
 
 
+def scratch_beside(path: Path) -> Path:
+    """A temporary name beside a file or folder, after what killed processes left under such names is removed.
+
+    The name holds host and process, so that nothing is taken from a process that is still writing, here or on another
+    machine that shares the folder.
+    """
+    host = re.sub(r"[^A-Za-z0-9-]", "-", platform.node())
+    for left in path.parent.glob(f".{glob.escape(path.name)}.{host}.*.tmp"):
+        number = left.name.split(".")[-2]
+        if number.isdigit() and not _runs(int(number)):
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+    return path.with_name(f".{path.name}.{host}.{os.getpid()}.tmp")
+
+
+def _runs(process: int) -> bool:
+    """Whether a process of this machine is still there."""
+    if os.name != "posix" or process == os.getpid():
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file under a temporary name, then rename it, so that it is never half written."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    scratch = scratch_beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with scratch.open("wb") as stream:

@@ -59,6 +59,7 @@ Options:
   --out FOLDER       folder of the run (default: runs/RECIPE); it must not contain another run
   --skip-damaged     leave out images of a folder that cannot be read, and list them
   --resume           continue the run in that folder exactly where it stopped; start it if there is none
+  --track NAME       also send the metrics to tensorboard or wandb; `vpgcnn watch FOLDER` shows them without either
   --json             print the result as JSON
 
 Settings: you can change every setting of a recipe; `vpgcnn train RECIPE --help` lists them with their values.

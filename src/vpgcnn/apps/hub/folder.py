@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from vpgcnn.apps.hub.card import MARK, built_on, card_text
 from vpgcnn.errors import UserError
-from vpgcnn.lab.config_io import from_json, read_json, to_json, write_json
+from vpgcnn.lab.config_io import from_json, read_json, scratch_beside, to_json, write_json
 from vpgcnn.lab.data import Split
 from vpgcnn.lab.networks import Prediction
 from vpgcnn.lab.training.checkpoint import Card, load_model, read_tensors, save_model
@@ -170,7 +170,7 @@ class Pretrained(nn.Module, ModelHubMixin, library_name="vpgcnn"):
         """
         target = Path(os.path.abspath(Path(save_directory).expanduser()))  # noqa: PTH100
         _check_target(target)
-        stage = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        stage = scratch_beside(target)
         try:
             super().save_pretrained(stage, model_card_kwargs={"source": target.name, **(model_card_kwargs or {})})
             if not target.exists():

@@ -9,10 +9,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -67,13 +70,13 @@ class Decoder:
         with self._lock:
             process = self._started()
             try:
-                _send(process.stdin, {"size": size, "channels": channels, "bytes": len(data)}, data)
-                answer = self._within(self.seconds, process)
-                if "error" in answer:
-                    raise UserError(str(answer["error"])[:300])
-                shape = channels, size, size
-                pixels = np.frombuffer(_read(process.stdout, channels * size * size), np.uint8).reshape(shape)
-                return pixels.copy()
+                with _within(self.seconds, process):
+                    _send(process.stdin, {"size": size, "channels": channels, "bytes": len(data)}, data)
+                    answer = _receive(process.stdout)
+                    if "error" in answer:
+                        raise UserError(str(answer["error"])[:300])
+                    pixels = _read(process.stdout, channels * size * size)
+                return np.frombuffer(pixels, np.uint8).reshape(channels, size, size).copy()
             except (OSError, EOFError, ValueError) as error:
                 if isinstance(error, UserError):
                     raise
@@ -100,7 +103,8 @@ class Decoder:
         assert self._process is not None
         if not self._ready:
             try:
-                self._within(START_SECONDS, self._process)
+                with _within(START_SECONDS, self._process):
+                    _receive(self._process.stdout)
             except (OSError, EOFError, ValueError) as error:
                 self.close()
                 raise UserError("no process to decode images could be started: try again") from error
@@ -113,22 +117,24 @@ class Decoder:
         path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "vpgcnn.apps.serve.decoder", str(self.memory)],
+            [sys.executable, "-P", "-m", "vpgcnn.apps.serve.decoder", str(self.memory), str(self.seconds)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env={**os.environ, **threads, "PYTHONPATH": path}, start_new_session=True,
         )  # fmt: skip
         self._ready = False
         self._end = weakref.finalize(self, _end, self._process)
 
-    def _within(self, seconds: float, process: subprocess.Popen[bytes]) -> dict[str, Any]:
-        """The next answer of the process, which is killed if it does not come in time."""
-        alarm = threading.Timer(seconds, process.kill)
-        alarm.daemon = True
-        alarm.start()
-        try:
-            return _receive(process.stdout)
-        finally:
-            alarm.cancel()
+
+@contextmanager
+def _within(seconds: float, process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Kill the process if the block takes longer; reading from it then fails."""
+    alarm = threading.Timer(seconds, process.kill)
+    alarm.daemon = True
+    alarm.start()
+    try:
+        yield
+    finally:
+        alarm.cancel()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -188,7 +194,7 @@ def _limit(memory: int) -> None:
             continue
 
 
-def _serve(memory: int) -> None:
+def _serve(memory: int, seconds: float) -> None:
     """Decode images until the other side is gone."""
     from PIL import Image
 
@@ -205,6 +211,7 @@ def _serve(memory: int) -> None:
         except (EOFError, ValueError):
             return
         data = _read(source, order["bytes"])
+        _end_after(2 * seconds)  # if the server was killed, nobody else ends this process
         try:
             pixels = decode_pixels(
                 io.BytesIO(data), "the file", order["size"], order["channels"],
@@ -214,10 +221,17 @@ def _serve(memory: int) -> None:
             _send(sink, {"error": str(error).encode("utf-8", "replace").decode()[:300]})
         else:
             _send(sink, {"shape": list(pixels.shape)}, pixels.tobytes())
+        _end_after(0)
+
+
+def _end_after(seconds: float) -> None:
+    """Let the system end this process after a while; 0: no longer."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 if __name__ == "__main__":
     try:
-        _serve(int(sys.argv[1]))
+        _serve(int(sys.argv[1]), float(sys.argv[2]))
     except (MemoryError, BrokenPipeError, KeyboardInterrupt):
         os._exit(1)

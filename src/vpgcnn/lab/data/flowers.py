@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from vpgcnn.errors import UserError
+from vpgcnn.lab.config_io import scratch_beside
 from vpgcnn.lab.data.base import Dataset, Split
 from vpgcnn.lab.data.config import DataConfig
 from vpgcnn.lab.data.files import Archive, PublishedFile, cache_directory
@@ -155,7 +156,7 @@ def _cache_key(paths: list[Path], size: int, share: float) -> str:
 
 def _write_cache(path: Path, images: Tensor) -> None:
     """Cache decoded images if the cache can be written."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    scratch = scratch_beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with scratch.open("wb") as stream:
