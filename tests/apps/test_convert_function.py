@@ -70,6 +70,7 @@ def test_any_network_is_converted_with_its_weights(code: Path, capsys: pytest.Ca
     printed = capsys.readouterr().out
     assert "logits differ by at most" in printed
     assert "times the original's" in printed
+    assert "windows start at θ = 0.33 for every image" in printed
     assert "vpgcnn --use my_nets.py train RECIPE --start" in printed
     plugins.load_plugin(code)
     network, card = load_model(out)

@@ -226,6 +226,10 @@ def test_levels_of_converted_networks_are_read(photos: Path, tmp_path: Path) -> 
     images = torch.stack([found.folder.image(place, SIZE, 3) for place in found.places])
     with torch.no_grad():
         assert torch.allclose(found.theta["0"], net((images - 0.5) / 2).theta["0"].cpu(), atol=1e-6)
+    assert ["all windows of 0 are closed" in note for note in found.notes] == [bool((found.theta["0"] < 0.35).all())]
+    nn.init.zeros_(net.network[0].level.encoder.linear.weight)  # the same window for every image
+    (note,) = study(given, ImageFolder.open(photos), moves_of("hue", 3)).notes
+    assert "for every image: nothing in the images tells it" in note
 
 
 def test_images_are_ranked_by_how_far_the_answer_moves(found: Study) -> None:

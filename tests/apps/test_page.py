@@ -290,13 +290,83 @@ def test_without_samples_it_says_what_to_do(desktop: Any, tmp_path: Path) -> Non
         page.close()
 
 
+def test_a_network_has_one_dial_and_its_layers_on_demand(desktop: Any, tmp_path: Path) -> None:
+    path = save_network(tmp_path / "color.safetensors", model=COLOR, channels=3)
+    inspector = Inspector(open_networks([path], torch.device("cpu"))[0])
+    inspector.add_samples(digits(12, channels=3))
+    with served(inspector) as address:
+        page = Page(desktop, address)
+        tab = page.tab
+        assert tab.locator(".levels figure").count() == 1
+        assert "mean of 2 layers" in tab.locator(".levels figcaption").inner_text()
+        assert not tab.locator(".layers figure").first.is_visible()
+        tab.locator(".layers summary").click()
+        assert tab.locator(".layers figure:visible").count() == 2
+        assert tab.locator(".layers .dot").count() == 6  # three hues of two layers
+        thetas = [float(text) for text in tab.locator(".layers svg > text").all_text_contents()]
+        assert float(tab.locator(".levels svg > text").text_content()) == pytest.approx(sum(thetas) / 2, abs=0.011)
+        tab.focus("#dial")
+        tab.keyboard.press("ArrowRight")
+        page.settle()
+        assert tab.locator(".layers figure:visible").count() == 2  # still unfolded
+        page.close()
+
+
 def test_hue(desktop: Any, tmp_path: Path) -> None:
     path = save_network(tmp_path / "color.safetensors", model=COLOR, channels=3)
     inspector = Inspector(open_networks([path], torch.device("cpu"))[0])
     inspector.add_samples(digits(12, channels=3))
     with served(inspector) as address:
         page = Page(desktop, address)
-        assert page.tab.locator("#ring path").count() == 72  # the hues
-        assert page.tab.locator(".network").count() == 1
-        assert page.tab.locator(".levels .dot").count() == 6  # three hues of two layers
+        tab = page.tab
+        assert tab.locator("#ring path").count() == 72  # the hues
+        assert tab.locator(".network").count() == 1
+        assert "Shift the hue" in tab.locator("h1").inner_text()
+        assert not tab.locator("#invert").is_visible()
+        assert not tab.locator("#moves").is_visible()
+        assert "±120°" in tab.locator("#promise").inner_text()
+        shapes = tab.evaluate("document.getElementById('curve').layout.shapes.map(shape => shape.x0)")
+        assert sorted(shapes) == [-120, 0, 120]
+        assert tab.evaluate("document.getElementById('curve').layout.xaxis.ticktext")[0] == "−180°"
         page.close()
+
+
+def test_a_hue_run_and_a_rotation_run_side_by_side(desktop: Any, tmp_path: Path) -> None:
+    paths = [save_network(tmp_path / "turns.safetensors", channels=3),
+             save_network(tmp_path / "hues.safetensors", model=COLOR, channels=3)]  # fmt: skip
+    inspector = Inspector(open_networks(paths, torch.device("cpu"))[0])
+    inspector.add_samples(digits(12, channels=3))
+    with served(inspector) as address:
+        page = Page(desktop, address)
+        tab = page.tab
+        assert tab.locator(".network").count() == 2
+        assert "Rotate an image" in tab.locator("h1").inner_text()
+        rotated = tab.evaluate("document.getElementById('curve').data.map(line => line.y)")
+        tab.select_option("#moves", "hue")
+        page.settle()
+        shifted = tab.evaluate("document.getElementById('curve').data.map(line => line.y)")
+        assert all(one != other for one, other in zip(rotated, shifted, strict=True))
+        assert tab.locator("#ring path").count() == 72
+        said = tab.locator("#promise").inner_text()
+        assert "turns: its layers do not know this move" in said
+        assert "hues: with open windows (θ = 1), the same answer at ±120°" in said
+        again = Page(desktop, tab.url)
+        assert again.tab.input_value("#moves") == "hue"
+        assert again.bars() == page.bars()
+        again.close()
+        page.close()
+
+
+def test_back_returns_to_the_image_before(page: Page) -> None:
+    tab = page.tab
+    pictures = [tab.get_attribute("#picture", "src")]
+    for number in (3, 5):
+        tab.locator("#samples button").nth(number).click()
+        page.settle()
+        pictures.append(tab.get_attribute("#picture", "src"))
+    assert len(set(pictures)) == 3
+    for number, pressed in ((1, 3), (0, 0)):
+        tab.go_back()
+        tab.wait_for_function("src => document.getElementById('picture').src === src", arg=pictures[number])
+        page.settle()
+        assert tab.locator("#samples button").nth(pressed).get_attribute("aria-pressed") == "true"

@@ -202,5 +202,5 @@ def test_what_does_not_fit_is_refused() -> None:
         follow(colors, [], hues(3), "abc")
     with pytest.raises(UserError, match="images × classes; got a Tensor of shape"):
         follow(lambda part: part, [(images, labels)], hues(3), "abc")
-    assert hues(4).shown(0.75) == "-0.25 of the circle"
+    assert hues(4).shown(0.75) == "-90°"
     assert rotations(4).shown(90) == "+90°"

@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from vpgcnn import SO2, Dihedral, Hue, Product
+from vpgcnn import SO2, Dihedral, GroupConv2d, Hue, LiftConv2d, Prediction, Product, Rotations, Variational, name_layers
 from vpgcnn.errors import UserError
-from vpgcnn.measure import LevelReading, at_places, idle_levels
+from vpgcnn.measure import LevelReading, at_places, idle_levels, levels
 
 
 def corner(places: int) -> Tensor:
@@ -107,3 +107,22 @@ def test_each_circle_has_its_own_sentence() -> None:
     # Dihedral(1) has rotations by 0° only: no circle, nothing to say.
     assert idle_levels(reading(theta, Dihedral(1))) == []
     assert math.isclose(float(theta[0, 0]), 1.0)
+
+
+def test_a_table_of_levels_names_those_that_do_nothing() -> None:
+    model = nn.Sequential(LiftConv2d(1, 2, 3, Rotations(4)), GroupConv2d(2, 2, 3, Rotations(4), level=Variational()))
+    model = name_layers(Net(model)).eval()
+    table = levels(model, torch.rand(30, 1, 8, 8))
+    assert len(table.idle) == 1
+    assert f"note: {table.idle[0]}" in repr(table)
+    assert levels(model, torch.rand(5, 1, 8, 8)).idle == ()  # too few to say
+
+
+class Net(nn.Module):
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, images: torch.Tensor) -> Prediction:
+        feature = self.body(images)
+        return Prediction(feature.values.mean(dim=(2, 3, 4)), feature.trace)

@@ -16,6 +16,7 @@ from vpgcnn.errors import UserError
 __all__ = ["main"]
 
 COMMANDS = {
+    "look": "look at a folder of images without a model: do orientation, colour, left and right matter?",
     "train": "train a network: vpgcnn train mnist67-180",
     "watch": "open a page that shows a run as it trains: vpgcnn watch runs/mnist67-180",
     "evaluate": "test a trained network: vpgcnn evaluate runs/mnist67-180",

@@ -62,6 +62,7 @@ def decode_pixels(
     formats: tuple[str, ...] | None = None,
     max_pixels: int | None = MAX_PIXELS,
     background: str = "black",
+    quick: bool = False,
 ) -> np.ndarray:
     """Decode an image from a file or a stream.
 
@@ -75,6 +76,7 @@ def decode_pixels(
         max_pixels: Refuse larger images before they are decoded. None, for files that the user trusts: decode them at a
             reduced size.
         background: The colour behind transparent pixels.
+        quick: With `size`: decode JPEG files at about twice that size, which is several times faster.
 
     Returns:
         Bytes `(C, H, W)`, upright according to the EXIF orientation.
@@ -91,6 +93,9 @@ def decode_pixels(
             if max_pixels is not None and opened.width * opened.height > max_pixels:
                 raise _too_large(name, opened.size, max_pixels)
             turn = _orientation(opened)
+            if quick and size is not None:
+                side = math.ceil(2 * size / share)
+                opened.draft(None, (side, side))  # at least this large; for JPEG files only
             large = opened.width * opened.height > MAX_PIXELS
             image = _reduced(opened, name) if large else opened
             image = image if turn is None else image.transpose(turn)

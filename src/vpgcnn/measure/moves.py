@@ -53,9 +53,9 @@ class Moves:
         return self.colour
 
     def shown(self, place: float) -> str:
-        """A place as text, from −½ to ½ of the circle."""
+        """A place as text, in degrees from −180° to 180°: hues too, which are shares of the circle elsewhere."""
         near = place - self.whole if place > self.whole / 2 else place
-        return f"{near:+.0f}°" if self.unit == "°" else f"{near:+.2f} of the circle"
+        return f"{near * 360 / self.whole:+.0f}°"
 
     def there_and_back(self, images: Tensor, place: float) -> Tensor:
         """Moved by `place` and back again: what resampling alone does."""

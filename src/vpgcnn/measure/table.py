@@ -16,10 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from vpgcnn.errors import UserError
+from vpgcnn.measure.idle import idle_levels
 from vpgcnn.measure.reading import read_levels
 
 __all__ = ["LevelTable", "levels"]
 
+ENOUGH = 20
+"""Images from which levels that do nothing are named."""
 SHOWN = 60
 """`repr` prints at most this many images."""
 
@@ -32,11 +35,14 @@ class LevelTable:
         names: Names of the images.
         theta: Layer → θ `(N, K)`, the share of the circle in use on each of the group's K axes.
         weights: Layer → `(N, G)`, the weight of every element on the group's grid; rows sum to 1.
+        idle: One sentence for each level that does nothing for these images, as `idle_levels` says; none if there are
+            fewer than 20 images, which say little about the others.
     """
 
     names: tuple[str, ...]
     theta: dict[str, Tensor]
     weights: dict[str, Tensor]
+    idle: tuple[str, ...] = ()
 
     @property
     def layers(self) -> list[str]:
@@ -71,7 +77,8 @@ class LevelTable:
         text = [
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
         ]
-        return "\n".join(text + [f"… {len(self) - SHOWN} more"] * (len(self) > SHOWN))
+        text += [f"… {len(self) - SHOWN} more"] * (len(self) > SHOWN)
+        return "\n".join(text + [f"note: {sentence}" for sentence in self.idle])
 
 
 @torch.no_grad()
@@ -88,7 +95,7 @@ def levels(
         names: Names of the images; their numbers by default.
 
     Returns:
-        θ and weights of each layer and image.
+        θ and weights of each layer and image, and which levels do nothing.
 
     Raises:
         UserError: If there are not as many names as images.
@@ -97,4 +104,5 @@ def levels(
     if len(names) != len(images):
         raise UserError(f"expected one name per image, got {len(images)} images and {len(names)} names")
     reading = read_levels(model, images)
-    return LevelTable(names, reading.theta, reading.weights)
+    idle = idle_levels(reading) if len(images) >= ENOUGH else []
+    return LevelTable(names, reading.theta, reading.weights, tuple(idle))

@@ -12,7 +12,7 @@ from vpgcnn.apps.commands.common import data_dir_option, parser
 from vpgcnn.errors import UserError
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from vpgcnn.lab.data.config import DataConfig
     from vpgcnn.lab.networks import PlainConfig
@@ -257,11 +257,26 @@ def _written(
     print(f"logits differ by at most {difference:.1e} of the largest on {what}")  # noqa: T201
     parameters = count_parameters(before), count_parameters(network)
     print(f"{parameters[0]:,} parameters before, {parameters[1]:,} after; {network.network.cost}")  # type: ignore[union-attr]  # noqa: T201
+    print(_windows(network, images))  # noqa: T201
     where = ["--data", data.name] if data.name and Path(data.name).exists() else ["RECIPE"]
     use = ["--use", f"{_stem(card.model.factory)}.py"] if card.model.factory else []  # type: ignore[union-attr]
     again = shlex.join(["vpgcnn", *use, "train", *where, "--start", str(target)])
     print(f"written: {target}; fine-tune it with: {again}")  # noqa: T201
     return 0
+
+
+def _windows(network: nn.Module, images: Tensor) -> str:
+    """Where the windows of a converted network start, and what that means until it is trained."""
+    from vpgcnn.measure import read_levels
+
+    found = read_levels(network, images[:64]).per_image().circles()
+    if not found:
+        return "no level for each image: it stays as equivariant as it is now"
+    shares = [float(theta.mean()) for theta in found.values()]
+    return (
+        f"windows start at θ = {sum(shares) / len(shares):.2f} for every image and learn from your images when you "
+        "fine-tune it; `vpgcnn evaluate` says if they then do nothing"
+    )
 
 
 def _foreign_card(path: Path) -> Card:

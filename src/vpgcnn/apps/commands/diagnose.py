@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
     from vpgcnn.measure import moves_of
 
     require_matplotlib()
-    _check_out(options.out)
+    check_out(options.out)
     folder = ImageFolder.open(options.data, options.limit)
     names = _names(options.classes)
     moves = moves_of(options.group, options.steps)
@@ -142,7 +142,7 @@ def _names(path: Path | None) -> list[str] | None:
     return [line.strip() for line in lines if line.strip()]
 
 
-def _check_out(out: Path) -> None:
+def check_out(out: Path) -> None:
     """Refuse a folder that cannot be written before the work starts, not after it."""
     there = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):

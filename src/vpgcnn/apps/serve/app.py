@@ -35,6 +35,7 @@ from vpgcnn.apps.serve.schema import (
 )
 from vpgcnn.errors import UserError
 from vpgcnn.lab.report.page import image_source
+from vpgcnn.measure import Kind
 
 __all__ = ["HEADERS", "add_files", "make_app"]
 
@@ -112,7 +113,8 @@ def make_app(
     @app.get("/api/models")
     async def models() -> Models:
         """Return the networks, in the order of the command line."""
-        return Models(models=[_info(network) for network in inspector.networks], note=inspector.note)
+        kinds = inspector.kinds
+        return Models(models=[_info(each, kinds) for each in inspector.networks], moves=kinds, note=inspector.note)
 
     @app.get("/api/samples", responses={404: {"description": "there is no such class"}})
     async def samples(
@@ -144,6 +146,8 @@ def make_app(
             if any(name not in names for name in request.models):
                 raise HTTPException(404, "there is no such model")
             names = request.models
+        if request.moves is not None and request.moves not in inspector.kinds:
+            raise HTTPException(404, "no network on this page moves that")
         if request.sample is not None and request.sample >= len(inspector.samples):
             raise HTTPException(404, "there is no such sample")
         nonlocal inside
@@ -200,10 +204,11 @@ def _plotly() -> bytes:
     return script.encode()
 
 
-def _info(network: Network) -> ModelInfo:
+def _info(network: Network, kinds: list[Kind]) -> ModelInfo:
     card = network.card
     return ModelInfo(
-        name=network.name, about=network.about, moves=network.kind, classes=list(card.classes), size=card.size,
+        name=network.name, about=network.about, moves=next(iter(network.kinds), None),
+        promised={kind: network.promised(kind) for kind in kinds}, classes=list(card.classes), size=card.size,
         channels=card.channels, dataset=card.dataset, layers=levels_of(network.model),
         windows=dial_of(network.model),
     )  # fmt: skip
@@ -214,7 +219,7 @@ def _inspect(
 ) -> InspectAnswer:
     start = time.perf_counter()
     pixels = 1 - pixels if request.invert else pixels
-    image, seen = inspector.inspect(pixels, request.angle, names, request.steps, request.windows)
+    image, seen = inspector.inspect(pixels, request.angle, names, request.steps, request.windows, request.moves)
     return InspectAnswer(
         angle=request.angle % 360.0,
         places=[360 * step / request.steps for step in range(request.steps)],

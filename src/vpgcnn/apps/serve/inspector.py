@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vpgcnn.errors import UserError
+from vpgcnn.groups import Group
 from vpgcnn.lab.data import Dataset, load
 from vpgcnn.lab.networks import elements_of, symmetry
 from vpgcnn.lab.training.checkpoint import Card, load_model
@@ -21,6 +22,7 @@ from vpgcnn.lab.training.record import read_settings
 from vpgcnn.lab.training.run import chosen_weights
 from vpgcnn.levels import Level, Shared, SharedLevel, VariationalLevel, set_dial
 from vpgcnn.measure import Kind, moves_of, read_levels
+from vpgcnn.measure.motion import KINDS
 
 __all__ = ["Inspector", "Network", "Sample", "Seen", "dial_of", "levels_of", "load_samples", "open_networks"]
 
@@ -37,15 +39,28 @@ class Network:
         name: Its name on the page.
         model: The network, in evaluation mode.
         card: Its card.
-        kind: What the page moves.
+        kinds: What its group moves; without a group, nothing.
         about: Its kind of level, in a few words.
     """
 
     name: str
     model: nn.Module
     card: Card
-    kind: Kind
+    kinds: tuple[Kind, ...]
     about: str
+
+    def promised(self, kind: Kind) -> list[float] | None:
+        """The angles in degrees, other than 0°, at which open windows promise the same answer; None: at every angle.
+
+        A group of three hues promises nothing between them. Continuous rotations promise every angle, as far as the
+        pixel grid allows.
+        """
+        group = getattr(self.card.model, "group", None)
+        axes = [axis for axis in group.axes if axis.name == kind] if isinstance(group, Group) else []
+        if not axes or kind not in self.kinds:
+            return []
+        order = axes[0].order
+        return None if order is None else [360 * step / order for step in range(1, order)]
 
 
 @dataclass(frozen=True)
@@ -85,7 +100,7 @@ class Seen:
 
 
 def open_networks(paths: Sequence[Path], device: torch.device) -> tuple[list[Network], TrainConfig | None]:
-    """Load the networks of runs, which must have the same classes and take the same images.
+    """Load the networks of runs, which must have the same classes and take the same images; their groups may differ.
 
     Args:
         paths: Folders of runs, or weights files.
@@ -113,20 +128,16 @@ def open_networks(paths: Sequence[Path], device: torch.device) -> tuple[list[Net
                 f"the inspector moves images by rotation or hue, but {name} is on saturation or luminance: use "
                 "`vpgcnn evaluate` or `vpgcnn predict`"
             )
+        kinds: tuple[Kind, ...] = KINDS if found == "both" else () if found == "none" else (found,)
         if elements_of(card.model) == (1, 1):
-            about = "ordinary network"
-        # An ordinary network moves as the others do; a product moves by its rotations.
-        kind: Kind = "hue" if found == "hue" else "rotation"
-        if found == "none" and networks:
-            kind = networks[0].kind
-        networks.append(Network(name, model.to(device).eval(), card, kind, about))
+            about, kinds = "ordinary network", ()
+        networks.append(Network(name, model.to(device).eval(), card, kinds, about))
     first = networks[0]
     for other in networks[1:]:
         for what, one, two in (
             ("classes", first.card.classes, other.card.classes),
             ("image size", first.card.size, other.card.size),
             ("channels", first.card.channels, other.card.channels),
-            ("symmetry", first.kind, other.kind),
         ):
             if one != two:
                 raise UserError(f"cannot compare {first.name} and {other.name}: they differ in {what}")
@@ -147,8 +158,13 @@ class Inspector:
         return self.networks[0].card
 
     @property
-    def kind(self) -> Kind:
-        return self.networks[0].kind
+    def kinds(self) -> list[Kind]:
+        """What the page can move: what the group of any network moves, that of the first one first.
+
+        Ordinary networks alone can be shown whatever their images allow.
+        """
+        found = [kind for network in self.networks for kind in network.kinds]
+        return list(dict.fromkeys(found)) or [kind for kind in KINDS if kind != "hue" or self.card.channels == 3]
 
     @property
     def device(self) -> torch.device:
@@ -197,14 +213,20 @@ class Inspector:
             chosen.sort(key=lambda s: (s.theta is None, (s.theta or 0.0) * (1 if order == "narrow" else -1)))
         return chosen[offset : offset + limit], len(chosen)
 
-    def moved(self, pixels: Tensor, degrees: Tensor) -> Tensor:
+    def moved(self, pixels: Tensor, degrees: Tensor, kind: Kind | None = None) -> Tensor:
         """Move an image `(C, H, W)` in [0, 1] to angles `(A,)` in degrees: `(A, C, H, W)`."""
-        moves = moves_of(self.kind)
+        moves = moves_of(kind or self.kinds[0])
         return moves.move(pixels.expand(len(degrees), -1, -1, -1), degrees * (moves.whole / 360))
 
     @torch.inference_mode()
     def inspect(
-        self, pixels: Tensor, angle: float, names: Sequence[str], steps: int, windows: float | None = None
+        self,
+        pixels: Tensor,
+        angle: float,
+        names: Sequence[str],
+        steps: int,
+        windows: float | None = None,
+        kind: Kind | None = None,
     ) -> tuple[Tensor, list[Seen]]:
         """Show a moved image to networks.
 
@@ -215,12 +237,13 @@ class Inspector:
             steps: Number of places on the curve around the circle.
             windows: How far to open (up to 1) or close (down to −1) the windows of each image; None leaves them as
                 they are in the file.
+            kind: What to move; by default what the group of the first network moves.
 
         Returns:
             The moved image `(C, H, W)`, and the answers.
         """
         degrees = torch.tensor([angle % 360.0, *(360 * step / steps for step in range(steps))])
-        images = self.moved(pixels, degrees)
+        images = self.moved(pixels, degrees, kind)
         found = []
         with self._lock:
             for network in self.networks:

@@ -23,6 +23,7 @@ IMAGE_BYTES = 8 << 20
 STEPS = 72
 """Largest number of places on a curve."""
 Share = Annotated[float, Field(ge=0, le=1)]
+Moves = Literal["rotation", "hue"]
 Picture = Annotated[str, Field(description="a data: URI of a PNG")]
 
 
@@ -44,7 +45,11 @@ class ModelInfo(Strict):
 
     name: str
     about: str = Field(description="its kind of level, in a few words")
-    moves: Literal["rotation", "hue"]
+    moves: Moves | None = Field(description="what its group moves first; null: it has no group")
+    promised: dict[Moves, list[float] | None] = Field(
+        description="for what the page can move: the angles at which open windows promise the same answer, in degrees; "
+        "null: every angle, up to the pixel grid"
+    )
     classes: list[str]
     size: int = Field(description="side of its images in pixels")
     channels: int
@@ -60,6 +65,7 @@ class Models(Strict):
 
     api: Literal["1"] = "1"
     models: list[ModelInfo]
+    moves: list[Moves] = Field(description="what the page can move")
     note: str = Field(description="a note for the user, such as why there are no test images")
 
 
@@ -89,6 +95,7 @@ class InspectRequest(Strict):
         max_length=IMAGE_BYTES * 4 // 3 + 100,
         description="a PNG, JPEG, WebP, BMP or GIF file in base64, or a data: URI of one",
     )
+    moves: Moves | None = Field(None, description="what to move; by default what the group of the first network moves")
     angle: float = Field(
         0.0, ge=-1e6, le=1e6, allow_inf_nan=False, description="in degrees; a hue shift of 360° is none"
     )

@@ -98,13 +98,14 @@ class ImageFolder:
                 continue
         return bool(channels) and max(channels) == 1
 
-    def batches(self, size: int, channels: int, batch_size: int = 64) -> Iterator[Batch]:
+    def batches(self, size: int, channels: int, batch_size: int = 64, *, quick: bool = False) -> Iterator[Batch]:
         """Read all images in order; those that cannot be read are left out and added to `skipped`.
 
         Args:
             size: Each image is cropped to its centre square, which is resized to `size` × `size` pixels.
             channels: 1 or 3.
             batch_size: The number of images in a batch, before unreadable ones are left out.
+            quick: As for `read_image`.
 
         Yields:
             Batches that hold at least one image.
@@ -112,7 +113,7 @@ class ImageFolder:
         with ThreadPoolExecutor(4) as pool:
             for start in range(0, len(self), batch_size):
                 indices = range(start, min(start + batch_size, len(self)))
-                read = list(pool.map(lambda index: self._read_or_skip(index, size, channels), indices))
+                read = list(pool.map(lambda index: self._read_or_skip(index, size, channels, quick), indices))
                 kept = [index for index, pixels in zip(indices, read, strict=True) if pixels is not None]
                 if kept:
                     images = torch.stack([pixels for pixels in read if pixels is not None]).float() / 255
@@ -134,9 +135,9 @@ class ImageFolder:
         """
         return read_image(self.paths[index], size, channels).float() / 255
 
-    def _read_or_skip(self, index: int, size: int, channels: int) -> Tensor | None:
+    def _read_or_skip(self, index: int, size: int, channels: int, quick: bool) -> Tensor | None:
         try:
-            return read_image(self.paths[index], size, channels)
+            return read_image(self.paths[index], size, channels, quick=quick)
         except UserError as error:
             self.skipped[printable(self.paths[index])] = printable(error)
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,12 +17,14 @@ from vpgcnn.lab.training.progress import Quiet
 from vpgcnn.levels import Level
 from vpgcnn.measure import (
     Evidence,
+    LevelReading,
     LocalError,
     Moves,
     Orbit,
     circle_picture,
     evidence,
     follow,
+    idle_levels,
     local_error,
     read_levels,
 )
@@ -189,7 +191,7 @@ def study(
     places: list[int] = []
     grey: list[str] = []
     pictures: list[Tensor] = []
-    theta: dict[str, list[Tensor]] = {}
+    readings: list[LevelReading] = []
     few: list[Tensor] = []
     asked = set(_even(len(folder), WITNESSES))
     looked = set(_even(len(folder), LOCAL))
@@ -210,8 +212,9 @@ def study(
             pictures.append(circle_picture(images[torch.tensor(chosen)], kind))
             few.append(images[torch.tensor([place in looked for place in own])])
             places.extend(own)
-            for layer, values in _theta(classifier, images).items():
-                theta.setdefault(layer, []).append(values)
+            found = _levels(classifier, images)
+            if found is not None:
+                readings.append(found)
             yield images, label_of[part.labels[kept]]
 
     progress.begin(f"{moves.name} of {len(folder)} images", len(folder))
@@ -227,8 +230,11 @@ def study(
         raise UserError(f"too few usable images in {folder.folder}: {len(places)}")
     local, notes = _local(classifier, torch.cat(few), kind)
     witness = evidence(torch.cat(pictures), orbit.labels[witnesses])
-    levels = {layer: torch.cat(parts) for layer, parts in theta.items()}
-    return Study(classifier, folder, kind, orbit, places, witness, local, levels, grey, notes)
+    theta: dict[str, Tensor] = {}
+    if readings:
+        theta = {layer: torch.cat([each.theta[layer] for each in readings]) for layer in readings[0].theta}
+        notes += idle_levels(replace(readings[0], theta=theta))
+    return Study(classifier, folder, kind, orbit, places, witness, local, theta, grey, notes)
 
 
 def _even(count: int, wanted: int) -> list[int]:
@@ -254,14 +260,14 @@ def _classes(classifier: Classifier, folder: ImageFolder, names: Sequence[str] |
     return classes
 
 
-def _theta(classifier: Classifier, images: Tensor) -> dict[str, Tensor]:
-    """θ for networks of vpgcnn and converted ones, nothing for others."""
+def _levels(classifier: Classifier, images: Tensor) -> LevelReading | None:
+    """What the levels for each image decide in networks of vpgcnn and converted ones; None for others."""
     if not isinstance(classifier.module, Standardised):
-        return {}
+        return None
     if not any(isinstance(part, Level) for part in classifier.module.modules()):
-        return {}
+        return None
     ready = classifier.module.standardised(images)
-    return read_levels(classifier.module.get_submodule("network"), ready).per_image().theta
+    return read_levels(classifier.module.get_submodule("network"), ready).per_image()
 
 
 def _local(classifier: Classifier, images: Tensor, kind: Kind) -> tuple[LocalError | None, list[str]]:

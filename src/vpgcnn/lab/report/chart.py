@@ -57,7 +57,8 @@ class Axis:
 
 
 ROTATION = Axis("rotation of the image", [(angle, f"{angle}°") for angle in range(-180, 181, 90)])
-HUE = Axis("hue shift, as a fraction of the circle", [(share / 4, f"{share / 4:g}") for share in range(-2, 3)])
+HUE = Axis("hue shift", [(angle / 360, f"{angle}°") for angle in range(-180, 181, 90)])
+"""Places are shares of the circle, and shown in degrees."""
 
 
 def up_to(name: str, top: float = 1.0) -> Axis:

@@ -212,8 +212,8 @@ def _strips(title: str, images: Sequence[Shown], found: dict[str, Any], whole: f
     """Single images at every place, and a small curve for each."""
     if not images:
         return ""
-    x, text = (ROTATION, "{:+.0f}°") if _rotates(found) else (HUE, "{:+.2f}")
-    heads = [text.format(_centred(place, whole)) if place else "original" for place in found["places"]]
+    x = ROTATION if _rotates(found) else HUE
+    heads = [f"{_centred(place, whole) * 360 / whole:+.0f}°" if place else "original" for place in found["places"]]
     strips, curves = [], []
     for image in images:
         left = f"{image.truth}\n{image.name}\nchange {image.error:.2f}"

@@ -3,10 +3,11 @@
 
 const byId = id => document.getElementById(id);
 const state = { sample: null, angle: 0, label: "", order: "original", offset: 0, upload: null, invert: false,
-  windows: 0 };
+  windows: 0, moves: "rotation" };
+const unfolded = new Set();  // networks whose layers are shown
 const LIMIT = 24, STEPS = 36;
 const COLORS = ["--one", "--two", "--three", "--four"], DASHES = ["solid", "dash", "dot", "dashdot"];
-let models = [], curve = null, timer = null;
+let models = [], kinds = ["rotation"], curve = null, timer = null;
 // Numbers of the latest image, question and gallery: answers to earlier ones are dropped.
 let image = 0, asked = 0, listed = 0;
 let pending = 0;
@@ -38,7 +39,7 @@ async function ask(path, options) {
 function notify(text) { byId("message").textContent = text; }
 
 function question(steps, upload) {
-  const request = { angle: state.angle, steps, invert: Boolean(upload) && state.invert };
+  const request = { moves: state.moves, angle: state.angle, steps, invert: Boolean(upload) && state.invert };
   if (!byId("opening").hidden) request.windows = state.windows;
   if (upload) request.image = upload.data; else request.sample = state.sample;
   return ask("api/inspect", {
@@ -85,7 +86,7 @@ function renew() {
 // ------------------------------------------------------------ the view
 
 function make(tag, attributes = {}, ...children) {
-  const svg = ["svg", "path", "circle", "line", "text"].includes(tag);
+  const svg = ["svg", "path", "circle", "line", "text", "title"].includes(tag);
   const element = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   element.append(...children);
@@ -106,7 +107,7 @@ function arc(radius, half) {
 function drawRing() {
   const ring = byId("ring");
   ring.replaceChildren();
-  if (models[0].moves === "hue") {
+  if (state.moves === "hue") {
     for (let step = 0; step < 72; step++) {
       const [x1, y1] = place(step * 5, 98), [x2, y2] = place(step * 5 + 5.4, 98);
       ring.append(make("path", { d: `M ${x1} ${y1} A 98 98 0 0 0 ${x2} ${y2}`, fill: "none",
@@ -132,11 +133,12 @@ function showAngle() {
   const angle = signed(state.angle);
   byId("angle").textContent = `${angle}°`;
   byId("dial").setAttribute("aria-valuenow", angle);
-  byId("dial").setAttribute("aria-valuetext", `${models[0].moves} by ${angle} degrees`);
+  byId("dial").setAttribute("aria-valuetext", `${state.moves} by ${angle} degrees`);
   drawRing();
   marker();
 }
 
+// A dial of θ: the window as an arc, and dots for the group's elements, the larger the more weight they have.
 function level(each) {
   const svg = make("svg", { viewBox: "-60 -60 120 120", role: "img", "aria-label": `theta ${each.theta.toFixed(2)}` });
   svg.append(make("circle", { r: 46, class: "track" }));
@@ -147,10 +149,31 @@ function level(each) {
   const most = Math.max(...weights, 1e-9);
   if (weights.length <= 12) weights.forEach((weight, number) => {
     const [x, y] = place(360 * number / weights.length, 30);
-    svg.append(make("circle", { cx: x, cy: y, r: (1 + 5 * weight / most).toFixed(1), class: "dot" }));
+    const dot = make("circle", { cx: x, cy: y, r: (1 + 5 * weight / most).toFixed(1), class: "dot" });
+    dot.append(make("title", {}, `${signed(360 * number / weights.length)}°: weight ${weight.toFixed(2)}`));
+    svg.append(dot);
   });
   svg.append(make("text", {}, each.theta.toFixed(2)));
   return make("figure", {}, svg, make("figcaption", {}, each.layer));
+}
+
+// One dial for the network: the mean of its layers. Layers are unfolded on demand.
+function dials(network) {
+  const layers = network.levels;
+  if (!layers.length) return [];
+  const thetas = layers.map(each => each.theta);
+  const mean = thetas.reduce((sum, theta) => sum + theta, 0) / thetas.length;
+  const range = `${Math.min(...thetas).toFixed(2)} to ${Math.max(...thetas).toFixed(2)}`;
+  const caption = layers.length > 1 ? `mean of ${layers.length} layers, ${range}` : layers[0].layer;
+  const whole = make("div", { class: "levels" }, level({ layer: caption, theta: mean }));
+  const fold = make("details", { class: "layers" },
+    make("summary", {}, layers.length > 1 ? `the ${layers.length} layers` : "the elements of the group"),
+    make("p", { class: "soft small" }, "Each dot is an element of the group, 0° at the top; the larger a dot, the more the "
+      + "layer uses it."),
+    make("div", {}, ...layers.map(level)));
+  fold.open = unfolded.has(network.model);
+  fold.addEventListener("toggle", () => { fold.open ? unfolded.add(network.model) : unfolded.delete(network.model); });
+  return [whole, fold];
 }
 
 function show(found) {
@@ -167,13 +190,12 @@ function show(found) {
       return make("div", { class: "bar" }, make("span", { title: name }, name), make("span", {}, fill),
         make("span", {}, `${(100 * share).toFixed(1)}%`));
     });
-    const levels = make("div", { class: "levels" }, ...network.levels.map(level));
-    const share = models[0].moves === "hue" ? "hues" : "rotations";
+    const share = info.moves === "hue" ? "hues" : "rotations";
     const about = network.levels.length
-      ? `θ is the share of all ${share} that a layer uses for this image, as a window around 0°; 1 stands for all of them.`
+      ? `θ is the share of the circle (${share}) that the network uses for this image, as a window around 0°; 1 is all of it.`
       : `${info.about}: it has no level for each image.`;
     return make("div", { class: "network" }, make("h2", {}, network.model, make("span", { class: "soft small" }, info.about)),
-      make("p", { class: "guess", "aria-live": "polite" }, network.guess), ...bars, levels, make("p", { class: "soft small" }, about));
+      make("p", { class: "guess", "aria-live": "polite" }, network.guess), ...bars, ...dials(network), make("p", { class: "soft small" }, about));
   });
   networks.replaceChildren(...boxes);
 }
@@ -199,9 +221,10 @@ function drawCurve() {
     margin: { l: 46, r: 12, t: 8, b: 40 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: color("--ink"), family: "system-ui, sans-serif" }, showlegend: true,
     legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
-    xaxis: { ...axis, range: [-182, 182], tickvals: [-180, -90, 0, 90, 180], ticksuffix: "°",
-      title: { text: models[0].moves === "hue" ? "hue shift" : "rotation", standoff: 4 } },
-    yaxis: { ...axis, range: [-0.02, 1.02], tickformat: ".0%" }, shapes: [line()],
+    xaxis: { ...axis, range: [-182, 182], tickvals: [-180, -90, 0, 90, 180],
+      ticktext: ["−180°", "−90°", "0°", "90°", "180°"],
+      title: { text: state.moves === "hue" ? "hue shift" : "rotation", standoff: 4 } },
+    yaxis: { ...axis, range: [-0.02, 1.02], tickformat: ".0%" }, shapes: [line(), ...marks()],
   }, { displayModeBar: false, responsive: true });
 }
 
@@ -210,8 +233,31 @@ function line() {
   return { type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line: { color: color("--ink"), width: 2, dash: "dot" } };
 }
 
+// Where open windows promise the same answer.
+function marks() {
+  return models.flatMap((model, number) => (model.promised[state.moves] || []).map(degrees => ({
+    type: "line", x0: signed(degrees), x1: signed(degrees), y0: 0, y1: 1, yref: "paper", layer: "below",
+    line: { color: color(COLORS[number]), width: 1, dash: "dash" },
+  })));
+}
+
+function promise(model) {
+  const angles = model.promised[state.moves];
+  if (angles === null) return `${model.name}: with open windows (θ = 1), the same answer at every angle, as far as the pixel grid allows.`;
+  if (!angles.length) return `${model.name}: its layers do not know this move, so nothing is promised.`;
+  const shown = [...new Set(angles.map(signed).map(Math.abs))].map(angle => angle === 180 ? "180°" : `±${angle}°`);
+  return `${model.name}: with open windows (θ = 1), the same answer at ${shown.join(", ")} (dashed lines); nothing is promised between them.`;
+}
+
+function describe() {
+  const hue = state.moves === "hue";
+  byId("title").textContent = hue ? "Shift the hue of an image and watch the levels" : "Rotate an image and watch the levels";
+  byId("promise").textContent = models.map(promise).join(" ");
+  byId("moves").value = state.moves;
+}
+
 function marker() {
-  if (curve && typeof Plotly !== "undefined" && byId("curve").data) Plotly.relayout("curve", { shapes: [line()] });
+  if (curve && typeof Plotly !== "undefined" && byId("curve").data) Plotly.relayout("curve", { shapes: [line(), ...marks()] });
 }
 
 // ------------------------------------------------------------ the gallery
@@ -259,21 +305,24 @@ function choose(id) {
   state.upload = null;
   for (const button of byId("samples").children)
     button.setAttribute("aria-pressed", Number(button.dataset.id) === id);
-  remember();
+  remember(true);
   renew();
 }
 
 // ------------------------------------------------------------ the address
 
-function remember() {
+// Another image is another entry of the history: Back returns to the one before.
+function remember(another = false) {
   const words = new URLSearchParams();
   if (state.sample !== null && !state.upload) words.set("sample", state.sample);
+  if (state.moves !== kinds[0]) words.set("moves", state.moves);
   if (signed(state.angle)) words.set("angle", signed(state.angle));
   if (state.windows !== tuned()) words.set("windows", state.windows);
   if (state.label) words.set("label", state.label);
   if (state.order !== "original") words.set("order", state.order);
   if (state.offset) words.set("offset", state.offset);
-  history.replaceState(null, "", `#${words}`);
+  if (another) history.pushState(null, "", `#${words}`);
+  else history.replaceState(null, "", `#${words}`);
 }
 
 function recall() {
@@ -284,6 +333,7 @@ function recall() {
   };
   state.sample = /^\d{1,9}$/.test(words.get("sample") || "") ? Number(words.get("sample")) : null;
   state.upload = null;
+  state.moves = kinds.includes(words.get("moves")) ? words.get("moves") : kinds[0];
   state.angle = number("angle", 0) % 360;
   state.windows = Math.max(-1, Math.min(1, number("windows", tuned())));
   state.offset = Math.max(0, Math.floor(number("offset", 0)));
@@ -335,6 +385,14 @@ function controls() {
     if (event.target.files[0]) take(event.target.files[0]);
     event.target.value = "";  // the same file can be chosen again
   });
+  byId("moves").addEventListener("change", event => {
+    state.moves = event.target.value;
+    state.angle = 0;
+    describe();
+    showAngle();
+    remember();
+    renew();
+  });
   byId("windows").addEventListener("input", event => {
     state.windows = Number(event.target.value);
     showWindows();
@@ -370,7 +428,7 @@ function take(file) {
     try { await question(0, upload); } catch (error) { notify(error.message); return; }  // keep the current image
     state.upload = upload;
     for (const button of byId("samples").children) button.setAttribute("aria-pressed", false);
-    remember();
+    remember(true);
     await renew();
   });
   reader.onerror = () => notify(`${file.name} cannot be read.`);
@@ -385,6 +443,7 @@ async function start() {
   recall();
   byId("label").value = state.label;
   byId("order").value = state.order;
+  describe();
   showAngle();
   showWindows();
   const found = await gallery();
@@ -400,8 +459,12 @@ addEventListener("DOMContentLoaded", async () => {
   try {
     const found = await ask("api/models");
     models = found.models;
-    byId("about").textContent = `${models.map(model => `${model.name} (${model.about})`).join(" and ")}: `
-      + `${models[0].moves === "hue" ? "shift the hue" : "rotate the image"} and watch the answers. ${found.note}`;
+    kinds = found.moves;
+    state.moves = kinds[0];
+    for (const kind of kinds) byId("moves").append(make("option", { value: kind }, kind === "hue" ? "hue" : "rotation"));
+    byId("choice").hidden = kinds.length < 2;
+    byId("inverting").hidden = models[0].channels !== 1;
+    byId("about").textContent = `${models.map(model => `${model.name} (${model.about})`).join(" and ")}. ${found.note}`;
     byId("opening").hidden = models.every(model => model.windows === null);
     for (const name of models[0].classes) byId("label").append(make("option", { value: name }, name));
     controls();
