@@ -96,11 +96,13 @@ def test_rotations_between_the_pixels_are_as_good_as_with_a_siren() -> None:
     assert errors[0] < errors[1] + 0.02
 
 
-def test_features_keep_their_scale() -> None:
-    layers: list[nn.Module] = [LiftConv2d(3, 24, 5, SO2(8), kernel=Harmonic(), padding=2)]
-    layers += [part for _ in range(3) for part in (nn.ReLU(), GroupConv2d(24, 24, 5, SO2(8), kernel=Harmonic()))]
-    values = nn.Sequential(*layers)(torch.randn(2, 3, 24, 24)).values
-    assert 0.2 < float(values.detach().std()) < 5
+@torch.no_grad()
+def test_weights_start_at_unit_scale_for_white_input() -> None:
+    for lift in (True, False):
+        conv = (LiftConv2d if lift else GroupConv2d)(3, 200, 5, SO2(8), kernel=Harmonic(), bias=False)
+        given = torch.randn(4, 3, 16, 16) if lift else random_feature(SO2(8), batch=4, channels=3, size=16)
+        square = conv(given).values.square().mean()
+        assert float(square) == pytest.approx(1.0 if lift else 2.0, rel=0.15)  # a ReLU halves it
 
 
 @pytest.mark.usefixtures("double")

@@ -79,11 +79,11 @@ class HarmonicKernel(Kernel):
         dtype = torch.get_default_dtype()
         self.register_buffer("points", points.to(dtype), persistent=False)
         self.register_buffer("rings", rings.to(dtype), persistent=False)
-        coarse = even_grid(tuple(axis.order or 4 for axis in group.axes))
-        on_plane = self.on_plane(coarse)
-        on_group = self.on_group(coarse, None if lift else coarse)
+        grid = even_grid(group.counts)
+        on_plane = self.on_plane(grid)
+        on_group = self.on_group(grid, None if lift else grid)
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, on_plane.shape[-1], on_group.shape[-1]))
-        # Σ over taps, inputs and functions of their squares, for weights of unit scale.
+        # Σ over taps, inputs and functions of their squares: unit scale for input that is white. Smooth features grow.
         power = on_plane.square().sum(dim=(1, 2)).mean() * on_group.square().sum(dim=(1, 2)).mean()
         inputs = on_group.shape[1]
         gain = 1.0 if lift else RELU_GAIN
