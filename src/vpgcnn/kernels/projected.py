@@ -97,7 +97,8 @@ class ProjectedKernel(Kernel):
             raise ValueError(f"{group} has {len(self.factors)} factors, got {len(strength)} strengths: {strength}")
         self.spec = spec
         self.register_buffer("strengths", torch.tensor(strength, dtype=torch.get_default_dtype()))
-        self.register_buffer("lowest", torch.full((len(self.factors),), torch.inf))
+        # Not infinite: checkpoints refuse that.
+        self.register_buffer("lowest", torch.full((len(self.factors),), torch.finfo(torch.float32).max))
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
         spread, _ = spread_index(group, in_channels, size, lift)
         if spread.dim() == 3:  # rows of taps that stay

@@ -23,6 +23,7 @@ from vpgcnn.lab.experiments import (
     principle,
     ranges,
     regret,
+    relaxed,
     stability,
     turn_hue,
 )
@@ -45,12 +46,14 @@ EXPERIMENTS: dict[str, Experiment] = {
         ranges.EXPERIMENT,
         turn_hue.EXPERIMENT,
         *regret.EXPERIMENTS.values(),
+        *relaxed.EXPERIMENTS.values(),
     )
 }
 VIEWS: dict[str, View] = {
     entry.name: entry
     for entry in (
         regret.VIEW,
+        relaxed.VIEW,
         color.VIEW,
         calibration.VIEW,
         adaaug.VIEW,
