@@ -17,8 +17,18 @@ from vpgcnn.apps import cli
 from vpgcnn.apps.commands.common import UsageError
 from vpgcnn.apps.commands.train import _config, _default, _options
 from vpgcnn.errors import UserError
-from vpgcnn.groups import O2, SO2, Dihedral, Group, Hue, Product, Rotations
-from vpgcnn.kernels import Constrained, KernelSpec, Nonstationary, Projected, Relaxed, ResidualPathway, Siren, Table
+from vpgcnn.groups import O2, SO2, Dihedral, Group, Hue, Luminance, Product, Rotations, Saturation
+from vpgcnn.kernels import (
+    Constrained,
+    Harmonic,
+    KernelSpec,
+    Nonstationary,
+    Projected,
+    Relaxed,
+    ResidualPathway,
+    Siren,
+    Table,
+)
 from vpgcnn.lab import specs
 from vpgcnn.lab.config_io import from_json, to_json
 from vpgcnn.lab.networks import MODELS, SE2Config
@@ -31,6 +41,7 @@ from vpgcnn.levels import (
     Full,
     GumbelSoftmax,
     LevelSpec,
+    Mixture,
     RankedSoftmax,
     ReparametrizedWindow,
     SampledWindow,
@@ -43,13 +54,15 @@ from vpgcnn.objective import Band, DualWeight, KlSchedule, Price
 numbers = st.integers(1, 40)
 shares = st.floats(0.05, 1.0, allow_nan=False)
 rotations = st.one_of(*(st.builds(kind, numbers) for kind in (SO2, O2, Rotations, Dihedral)))
-hues = st.builds(Hue, numbers)
+shades = st.one_of(st.builds(Saturation, numbers), st.builds(Luminance, numbers))
+hues = st.one_of(st.builds(Hue, numbers), shades, st.builds(Product, st.builds(Hue, numbers), shades))
 groups = st.one_of(rotations, hues, st.builds(Product, rotations, hues))
 windows = st.one_of(*(st.builds(kind, shares) for kind in (Window, SampledWindow, ReparametrizedWindow)))
 families = st.one_of(
     windows,
     st.builds(RankedSoftmax, noise=st.sampled_from(["ranked", "permuted", "exchangeable"])),
     st.builds(GumbelSoftmax, final=st.floats(0.05, 1.0)),
+    st.builds(Mixture, numbers, st.booleans(), shares),
 )
 levels = st.one_of(
     st.just(Full()),
@@ -69,11 +82,13 @@ basic = st.one_of(
 strengths = st.floats(0.0, 50.0)
 kernels = st.one_of(
     basic,
-    st.builds(Relaxed, numbers, st.one_of(st.none(), basic)),
+    st.builds(Harmonic, st.one_of(st.none(), numbers), numbers),
+    st.builds(Relaxed, numbers, st.one_of(st.none(), basic), st.booleans()),
     st.builds(ResidualPathway, st.one_of(st.none(), basic), strengths, free_decay=strengths),
     st.builds(Nonstationary, numbers, decay=strengths),
     st.builds(Constrained, basic, elastic=st.one_of(st.none(), shares)),
     st.builds(Projected, st.one_of(strengths, st.tuples(strengths, strengths))),
+    st.builds(Projected, st.tuples(strengths, strengths), numbers, strengths),
 )
 STRATEGIES: dict[type[Any], st.SearchStrategy[Any]] = {
     Group: groups,
@@ -86,9 +101,9 @@ STRATEGIES: dict[type[Any], st.SearchStrategy[Any]] = {
 def test_every_registered_class_is_tried() -> None:
     """A class that is added to the registry needs a strategy above."""
     covered = {
-        *(SO2, O2, Rotations, Dihedral, Hue, Product, Full, Fixed, Shared, Variational),
-        *(Siren, Table, Relaxed, ResidualPathway, Projected, Nonstationary, Constrained),
-        *(Window, SampledWindow, ReparametrizedWindow, RankedSoftmax, GumbelSoftmax),
+        *(SO2, O2, Rotations, Dihedral, Hue, Saturation, Luminance, Product, Full, Fixed, Shared, Variational),
+        *(Siren, Table, Harmonic, Relaxed, ResidualPathway, Projected, Nonstationary, Constrained),
+        *(Window, SampledWindow, ReparametrizedWindow, RankedSoftmax, GumbelSoftmax, Mixture),
     }
     ours = {name for name, kind in specs._known.items() if kind.__module__.startswith("vpgcnn.")}  # not of other tests
     registered = {name for kind in KINDS for name in names(kind)} & ours
@@ -165,7 +180,7 @@ def test_shorthands_are_names_of_no_class(alias: str) -> None:
         ("S02(8)", Group, "did you mean SO2?"),
         ("Sirens(omega=4)", KernelSpec, "did you mean Siren?"),
         ("Variational(Windw(0.5))", LevelSpec, "did you mean Window?"),
-        ("zzzzz", Group, "choose from O2, SO2, Dihedral, Hue, Product, Rotations"),
+        ("zzzzz", Group, "choose from O2, SO2, Dihedral, Hue, Saturation, Luminance, Product, Rotations"),
         ("Hue(3)", LevelSpec, "'Hue(3)' is not a level"),
         ("Full()", Group, "'Full()' is not a group: write one such as SO2(8)"),
         ("Window(0.5)", LevelSpec, "is not a level"),
