@@ -12,7 +12,7 @@ from typing import Literal
 
 from vpgcnn.groups import Product, Rotations
 from vpgcnn.kernels import Constrained, Harmonic, Nonstationary, Projected, Relaxed, ResidualPathway, Siren
-from vpgcnn.lab.experiments.arms import ADAAUG, AUGERINO, FULL, INSTAAUG, SHARED, T2, VARIATIONAL
+from vpgcnn.lab.experiments.arms import ADAAUG, AUGERINO, FULL, INSTAAUG, LEARNED_MIXTURE, SHARED, T2, VARIATIONAL
 from vpgcnn.lab.experiments.base import Arm, Change, Experiment, Found, Row, View, markdown
 from vpgcnn.lab.experiments.regret import MOST, measured
 from vpgcnn.lab.networks import SE2Config
@@ -100,10 +100,15 @@ WAYS = {
     ),
     "augerino": Way("an ordinary CNN and one learned range of augmentation (Augerino)", AUGERINO, "rotations"),
     "instaaug": Way("the same with a range for each image (InstaAug)", INSTAAUG, "rotations"),
+    "learned-moves": Way(
+        "the same with a mixture of two ranges for each image (after Singhal et al., 2023)",
+        LEARNED_MIXTURE,
+        "rotations",
+    ),
     "adaaug": Way("the same with a searched policy (AdaAug)", ADAAUG, "rotations"),
 }
 
-ORDINARY = ("t2", "augerino", "instaaug", "adaaug")
+ORDINARY = ("t2", "augerino", "instaaug", "learned-moves", "adaaug")
 FREE = ("rpp", "per", "ace")
 """Ways with a free kernel, whose parameters grow with the square of the group."""
 _DIGITS: dict[str, tuple[int, ...]] = {
