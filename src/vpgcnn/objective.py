@@ -30,7 +30,8 @@ from torch import Tensor, nn
 
 from vpgcnn.errors import UserError
 from vpgcnn.features import Prediction
-from vpgcnn.kernels import Kernel
+from vpgcnn.kernels import Kernel, ProjectedKernel
+from vpgcnn.kernels.projected import adjust_strengths
 from vpgcnn.levels import Level
 
 __all__ = [
@@ -346,7 +347,9 @@ def penalty(model: nn.Module) -> Tensor:
 
 
 def dual_step(model: nn.Module) -> None:
-    """Move the multipliers of kernels with a constraint (`Constrained`). Nothing happens for other kernels.
+    """Move the multipliers of kernels with a constraint (`Constrained`), and adjust those of `Projected` ones when due.
+
+    Nothing happens for other kernels.
 
         >>> optimiser.step()
         >>> dual_step(net)
@@ -354,9 +357,10 @@ def dual_step(model: nn.Module) -> None:
     Args:
         model: Any network with layers of this package inside.
     """
-    for part in model.modules():
-        if isinstance(part, Kernel):
-            part.dual_step()
+    kernels = [part for part in model.modules() if isinstance(part, Kernel)]
+    for kernel in kernels:
+        kernel.dual_step()
+    adjust_strengths([kernel for kernel in kernels if isinstance(kernel, ProjectedKernel)])
 
 
 def parameter_groups(

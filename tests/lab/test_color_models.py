@@ -149,7 +149,7 @@ def test_grey_images_need_the_ordinary_network() -> None:
     ("change", "message"),
     [
         ({"width": 0}, "width must be at least 1, got 0"),
-        ({"group": Rotations(4)}, r"must be Hue\(m\) or none, got Rotations\(4\)"),
+        ({"group": Rotations(4)}, r"must be finite and act on colours, or none, got Rotations\(4\)"),
         ({"depths": (2, 2)}, r"depths are the numbers of blocks of four stages, got \(2, 2\)"),
         ({"equivariant": 5}, "from 0 to 4, got 5"),
         (

@@ -54,14 +54,15 @@ from vpgcnn.objective import Band, DualWeight, KlSchedule, Price
 numbers = st.integers(1, 40)
 shares = st.floats(0.05, 1.0, allow_nan=False)
 rotations = st.one_of(*(st.builds(kind, numbers) for kind in (SO2, O2, Rotations, Dihedral)))
-hues = st.one_of(*(st.builds(kind, numbers) for kind in (Hue, Saturation, Luminance)))
+shades = st.one_of(st.builds(Saturation, numbers), st.builds(Luminance, numbers))
+hues = st.one_of(st.builds(Hue, numbers), shades, st.builds(Product, st.builds(Hue, numbers), shades))
 groups = st.one_of(rotations, hues, st.builds(Product, rotations, hues))
 windows = st.one_of(*(st.builds(kind, shares) for kind in (Window, SampledWindow, ReparametrizedWindow)))
 families = st.one_of(
     windows,
     st.builds(RankedSoftmax, noise=st.sampled_from(["ranked", "permuted", "exchangeable"])),
     st.builds(GumbelSoftmax, final=st.floats(0.05, 1.0)),
-    st.builds(Mixture, st.integers(1, 4), st.booleans()),
+    st.builds(Mixture, numbers, st.booleans(), shares),
 )
 levels = st.one_of(
     st.just(Full()),
@@ -88,6 +89,7 @@ kernels = st.one_of(
     st.builds(Nonstationary, numbers, decay=strengths),
     st.builds(Constrained, basic, elastic=st.one_of(st.none(), shares)),
     st.builds(Projected, st.one_of(strengths, st.tuples(strengths, strengths))),
+    st.builds(Projected, st.tuples(strengths, strengths), numbers, strengths),
 )
 STRATEGIES: dict[type[Any], st.SearchStrategy[Any]] = {
     Group: groups,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from vpgcnn.groups import Group, Product
-from vpgcnn.kernels.base import Kernel, KernelSpec, check_strength
+from vpgcnn.kernels.base import Kernel, KernelSpec, check_strength, check_whole
 from vpgcnn.kernels.table import TableKernel, has_table, spread_index
 
-__all__ = ["Projected", "ProjectedKernel"]
+__all__ = ["Projected", "ProjectedKernel", "adjust_strengths"]
+
+LARGEST_RATIO = 1e6
+"""How many times further from one symmetry than from another a network can be, for the adjustment of λ."""
 
 
 @dataclass(frozen=True)
@@ -24,18 +28,36 @@ class Projected(KernelSpec):
 
         >>> GroupConv2d(16, 16, 3, Product(Rotations(4), Hue(3)), kernel=Projected((1.0, 0.1)))
 
+    With several λ_j, the published rule finds out which symmetry the data have, once in training: the distances R_j of
+    all such kernels of the network are watched over the last `watch` steps before `adjust_at`, the first half of these
+    to settle; from the smallest R_j of the second half follows λ_j ← λ_j / (R_j / min_k R_k)^power. So a symmetry that
+    costs nothing to keep (a small R_j) keeps its λ, and the penalties of others get smaller. `dual_step(model)`, after
+    each step of the optimiser, does it.
+
     Args:
         strength: λ, or one for each factor of a `Product`. The larger, the closer to equivariant.
+        adjust_at: The step after which the λ_j are adjusted; None for never.
+        power: How much they are adjusted.
+        watch: How many steps before that the distances are watched.
     """
 
     strength: float | tuple[float, ...] = 1.0
+    adjust_at: int | None = None
+    power: float = 1.0
+    watch: int = 100
 
     def __post_init__(self) -> None:
         for each in self.strength if isinstance(self.strength, tuple) else (self.strength,):
             check_strength("strength", each)
+        check_strength("power", self.power)
+        check_whole("watch", self.watch, 1)
+        if self.adjust_at is not None:
+            check_whole("adjust_at", self.adjust_at, 1)
+            if not isinstance(self.strength, tuple):
+                raise ValueError(f"adjust_at compares several strengths, one for each factor, got {self.strength}")
 
     def build(self, in_channels: int, out_channels: int, size: int, group: Group, *, lift: bool) -> ProjectedKernel:
-        return ProjectedKernel(in_channels, out_channels, size, group, lift=lift, strength=self.strength)
+        return ProjectedKernel(in_channels, out_channels, size, group, lift=lift, spec=self)
 
 
 class ProjectedKernel(Kernel):
@@ -51,20 +73,18 @@ class ProjectedKernel(Kernel):
         size: Pixels of a side.
         group: The layer's group.
         lift: Whether the input is an image.
-        strength: λ, or one for each factor of the group.
+        spec: The other settings.
     """
 
     spread: Tensor
+    strengths: Tensor
+    """λ, or one for each factor of the group; part of the state, as they may be adjusted."""
+    lowest: Tensor
+    """The smallest distances of the network that were seen so far, one for each factor."""
+    steps: Tensor
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        size: int,
-        group: Group,
-        *,
-        lift: bool,
-        strength: float | tuple[float, ...] = 1.0,
+        self, in_channels: int, out_channels: int, size: int, group: Group, *, lift: bool, spec: Projected
     ) -> None:
         super().__init__(in_channels, out_channels, size, group, lift=lift)
         if not has_table(group):
@@ -72,10 +92,14 @@ class ProjectedKernel(Kernel):
                 f"{group} does not move the taps of a k×k kernel onto each other, so projections are not exact: use "
                 "kernel=ResidualPathway() or Relaxed()"
             )
-        self.factors = _factors(group)
+        self.factors, strength = _factors(group), spec.strength
         if isinstance(strength, tuple) and len(strength) != len(self.factors):
             raise ValueError(f"{group} has {len(self.factors)} factors, got {len(strength)} strengths: {strength}")
-        self.strength = strength
+        self.spec = spec
+        self.register_buffer("strengths", torch.tensor(strength, dtype=torch.get_default_dtype()))
+        # Not infinite: checkpoints refuse that.
+        self.register_buffer("lowest", torch.full((len(self.factors),), torch.finfo(torch.float32).max))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
         spread, _ = spread_index(group, in_channels, size, lift)
         if spread.dim() == 3:  # rows of taps that stay
             spread = spread.unsqueeze(-1) * size**2 + torch.arange(size**2)
@@ -111,10 +135,38 @@ class ProjectedKernel(Kernel):
         return (self.tables - self.projected(factor)).square().sum()
 
     def penalty(self) -> Tensor:
-        if not isinstance(self.strength, tuple):
-            return self.strength / 2 * self.distance()
-        parts = [strength / 2 * self.distance(factor) for factor, strength in enumerate(self.strength)]
-        return torch.stack(parts).sum()
+        if self.strengths.dim() == 0:
+            return self.strengths / 2 * self.distance()
+        return (self.strengths / 2 * self.distances()).sum()
+
+    def distances(self) -> Tensor:
+        """‖W − P_jW‖² for each factor of the group, `(J,)`."""
+        return torch.stack([self.distance(factor) for factor in range(len(self.factors))])
+
+    @torch.no_grad()
+    def dual_step(self) -> None:
+        self.steps.add_(1)
+
+
+@torch.no_grad()
+def adjust_strengths(kernels: Sequence[ProjectedKernel]) -> None:
+    """Watch the distances of kernels and adjust their λ_j, once, together; after each `dual_step`.
+
+    Args:
+        kernels: All kernels of a network. Those without `adjust_at` are left alone.
+    """
+    for spec in {kernel.spec for kernel in kernels if kernel.spec.adjust_at is not None}:
+        together = [kernel for kernel in kernels if kernel.spec == spec]
+        step, end = int(together[0].steps), spec.adjust_at or 0
+        if not end - spec.watch // 2 <= step <= end:
+            continue
+        found = torch.stack([kernel.distances() for kernel in together]).sum(dim=0)
+        lowest = torch.minimum(together[0].lowest, found.to(together[0].lowest.dtype))
+        ratios = (lowest / lowest.min().clamp_min(torch.finfo(lowest.dtype).tiny)).clamp(1, LARGEST_RATIO)
+        for kernel in together:
+            kernel.lowest.copy_(lowest)
+            if step == end:
+                kernel.strengths.div_(ratios**spec.power)
 
 
 def _factors(group: Group) -> list[range]:

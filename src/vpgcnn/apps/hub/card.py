@@ -162,6 +162,7 @@ def _training(record: Record) -> str:
     if not (config.model.level.is_full or isinstance(config.model.level, Shared)) or config.augmenter.kind in (
         "shared",
         "image",
+        "mixture",
     ):
         lines.append(f"- Objective: nll + λ·kl, {_weight(config.objective)}")
     if config.balance:
@@ -207,9 +208,9 @@ def _selected(config: TrainConfig | None) -> bool:
 
 
 def _levels(card: Card, record: Record, network: nn.Module) -> str:
-    if not built_on(network) and card.augmenter.kind not in ("shared", "image"):
+    if not built_on(network) and card.augmenter.kind not in ("shared", "image", "mixture"):
         return "The network has no built-in symmetry, so it has no levels."
-    if card.model.level.is_full and card.augmenter.kind not in ("shared", "image"):
+    if card.model.level.is_full and card.augmenter.kind not in ("shared", "image", "mixture"):
         return "Every layer uses the whole group (θ = 1) for every image."
     if not record.levels:
         return "The levels were not measured. `classify` returns them for your images."
@@ -262,7 +263,7 @@ def _limits(card: Card, record: Record, network: nn.Module) -> str:
             "The level is what helped to predict the training labels. It does not measure how far an image can be "
             "moved before a person would call it something else."
         )
-    if card.augmenter.kind in ("fixed", "shared", "image"):
+    if card.augmenter.kind in ("fixed", "shared", "image", "mixture"):
         lines.append(f"Each answer takes {card.augmenter.samples} passes through the network.")
     lines.append(f"Resize images to {card.size}×{card.size} pixels first.")
     return "\n".join(f"- {line}" for line in lines)

@@ -20,6 +20,7 @@ __all__ = [
     "FULL",
     "FULL_INSTAAUG",
     "INSTAAUG",
+    "LEARNED_MIXTURE",
     "SHARED",
     "T2",
     "VARIATIONAL",
@@ -94,13 +95,15 @@ def drawn_once(model: ColorConfig, first: int = 1) -> Sequence[str]:
     ]
 
 
-def augmented(change: Change, kind: Literal["fixed", "shared", "image", "policy"], **settings: Any) -> Change:
+def augmented(
+    change: Change, kind: Literal["fixed", "shared", "image", "mixture", "policy"], **settings: Any
+) -> Change:
     """Puts an augmentation before the network.
 
     Args:
         change: What else the arm changes.
         kind: fixed: a given range. shared: one learned range (Augerino). image: a predicted range for each image
-            (InstaAug). policy: a searched policy (AdaAug).
+            (InstaAug). mixture: two of them, anywhere (after Singhal et al.). policy: a searched policy (AdaAug).
         settings: Other settings of the augmentation.
     """
 
@@ -108,7 +111,7 @@ def augmented(change: Change, kind: Literal["fixed", "shared", "image", "policy"
         config = change(config)
         chosen = {"samples": 4, **settings}
         objective, model = config.objective, config.model
-        if kind == "image":  # InstaAug keeps the entropy between two bounds
+        if kind in ("image", "mixture"):  # InstaAug keeps, and so do Singhal et al., the entropy between two bounds
             objective = Band(low=0.2, high=2.0, rate=0.003, weight=0.0)
             large = isinstance(model, ColorConfig) and model.shape == "resnet" and model.width >= 64
             chosen["predictor"] = "resnet" if large else "small"
@@ -124,6 +127,7 @@ def augmented(change: Change, kind: Literal["fixed", "shared", "image", "policy"
 
 AVERAGED = augmented(T2, "fixed", initial=1.0, samples=8, training=False)
 AUGERINO, INSTAAUG, ADAAUG = augmented(T2, "shared"), augmented(T2, "image"), augmented(T2, "policy")
+LEARNED_MIXTURE = augmented(T2, "mixture")
 FULL_INSTAAUG = augmented(FULL, "image")
 
 

@@ -24,6 +24,7 @@ from vpgcnn.lab.experiments import (
     principle,
     ranges,
     regret,
+    relaxed,
     signs,
     stability,
     turn_hue,
@@ -57,6 +58,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         ranges.EXPERIMENT,
         turn_hue.EXPERIMENT,
         *regret.EXPERIMENTS.values(),
+        *relaxed.EXPERIMENTS.values(),
     )
 }
 VIEWS: dict[str, View] = {
@@ -65,6 +67,7 @@ VIEWS: dict[str, View] = {
         regret.VIEW,
         signs.TURN,
         signs.MIRROR,
+        relaxed.VIEW,
         color.VIEW,
         calibration.VIEW,
         adaaug.VIEW,

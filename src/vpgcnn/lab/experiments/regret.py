@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import mean, stdev
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from vpgcnn.groups import Hue
 from vpgcnn.lab.data import Dataset
 from vpgcnn.lab.experiments import signs
 from vpgcnn.lab.experiments.arms import T2
-from vpgcnn.lab.experiments.base import Arm, Change, Experiment, Found, Row, View, markdown
+from vpgcnn.lab.experiments.base import Arm, Change, Experiment, Found, Measure, Row, View, markdown
 from vpgcnn.lab.experiments.by_hand import SETTINGS, by_hand
 from vpgcnn.lab.networks import to_unit
 from vpgcnn.lab.report.chart import Chart, PointPanel, Points, around
@@ -79,10 +78,12 @@ def circles(config: TrainConfig) -> list[Circle]:
     return [named[axis.name] for axis in config.model.group.axes if axis.count > 1]
 
 
-def measured(task: str) -> Any:
-    """A measurement of one task: accuracy at unseen places, and θ against the truth where it is known."""
-    name, change = TASKS[task]
-    config = (change or unchanged)(recipe(name))
+def measured(config: TrainConfig) -> Measure:
+    """A measurement of one task: accuracy at unseen places, and θ against the truth where it is known.
+
+    Args:
+        config: The task's settings, whose group says what moves images.
+    """
     moving = [] if config.data.name in LABELLED_BY_COLOR else circles(config)
 
     def measure(model: nn.Module, _: Card, dataset: Dataset, progress: Quiet) -> Row:
@@ -163,6 +164,7 @@ def _places(found: dict[str, float | None]) -> str:
 def experiment(task: str) -> Experiment:
     """The networks of one task."""
     name, change = TASKS[task]
+    config = (change or unchanged)(recipe(name))
 
     def then(second: Change) -> Change:
         return lambda config: second((change or unchanged)(config))
@@ -176,7 +178,7 @@ def experiment(task: str) -> Experiment:
         ),
         "closed": Arm("every window on the identity alone", then(closed)),
     }
-    axes = (change or unchanged)(recipe(name)).model.group.axes
+    axes = config.model.group.axes
     narrowest = 1 / max(axis.order or math.inf for axis in axes)
     for width in (width for width in WIDTHS if width > narrowest):  # narrower windows are closed
         arms[f"fixed-{round(100 * width)}"] = Arm(f"θ = {width:g} for every image", then(fixed(width)))
@@ -189,7 +191,7 @@ def experiment(task: str) -> Experiment:
         recipe=name,
         arms=arms,
         seeds=(0, 1, 2),
-        measure=measured(task),
+        measure=measured(config),
         table=table_runs,
         draws=name == "colormnist-lt",
         notes=(

@@ -5,7 +5,9 @@
 
 Augerino (Benton et al., 2020) learns one range for all images; InstaAug (Miao et al., 2022) predicts one for each.
 Both are trained through the moved image: the angle is range · noise, and images move smoothly with it. AdaAug's
-policy only changes training images and is not part of the network: see `vpgcnn.lab.networks.policy`.
+policy only changes training images and is not part of the network: see `vpgcnn.lab.networks.policy`. After Singhal et
+al. (2023), a distribution of moves with several modes is predicted for each image: a mixture of two windows, in place
+of their normalising flow.
 """
 
 from __future__ import annotations
@@ -29,8 +31,19 @@ from vpgcnn.lab.networks.config import COLOR_RESNET, NO_GROUP, AugmenterConfig
 from vpgcnn.levels.distributions import WindowDistribution
 from vpgcnn.levels.families import bound
 from vpgcnn.levels.level import Full, Level
+from vpgcnn.levels.mixture import Mixture, MixtureDistribution
 
-__all__ = ["Augmented", "FixedRange", "ImageRange", "Range", "SharedRange", "augmented", "moved", "moving_group"]
+__all__ = [
+    "Augmented",
+    "AugmentedByMixture",
+    "FixedRange",
+    "ImageRange",
+    "Range",
+    "SharedRange",
+    "augmented",
+    "moved",
+    "moving_group",
+]
 
 
 class Range(nn.Module, ABC):
@@ -185,6 +198,69 @@ class Augmented(nn.Module):
         return f"{self.group}, samples={self.samples}"
 
 
+class AugmentedByMixture(nn.Module):
+    """A network behind random moves from a mixture of windows, which another network predicts for each image.
+
+    Training moves each image once for each window, by a sample from it, and averages the probabilities under the shares
+    of the windows: so shares, means and widths all have exact gradients. Evaluation averages `samples` copies, evenly
+    spread over the windows. The mixture is recorded in the trace as "ranges".
+
+    Args:
+        network: Images in [0, 1] to a `Prediction`.
+        body: Images to features `(B, width)`.
+        width: Number of features.
+        group: Rotations or hues.
+        family: The mixture.
+        samples: Copies of each image that evaluation averages over.
+    """
+
+    def __init__(
+        self, network: nn.Module, body: nn.Module, width: int, group: Group, family: Mixture, *, samples: int
+    ) -> None:
+        super().__init__()
+        if samples < family.windows:
+            raise UserError(f"a mixture of {family.windows} windows needs as many samples, got {samples}")
+        self.network, self.group, self.family, self.samples = network, group, family, samples
+        start = family.start(group)
+        head = nn.Linear(width, len(start))
+        nn.init.normal_(head.weight, std=0.05 * width**-0.5)
+        head.bias.data.copy_(start)
+        self.ranges = nn.Sequential(body, head)
+
+    def moves(self, images: Tensor) -> MixtureDistribution:
+        """The distribution of the moves of images `(B, C, H, W)` in [0, 1]."""
+        seen = self.network.standardised(images) if isinstance(self.network, ImageNetwork) else images
+        with full_precision(images.device):
+            bounded = self.family.bounded(self.ranges(seen), self.group)
+            return self.family.distribution(bounded, self.group, noisy=False, generator=None)
+
+    def forward(self, images: Tensor) -> Prediction:
+        """Images `(B, C, H, W)` in [0, 1] to logits `(B, classes)` and the trace."""
+        q = self.moves(images)
+        if self.training:
+            noise = [uniform((len(images), 1), q.widths) * 2 - 1 for _ in range(self.family.windows)]
+            logits = self._average(images, q, [[one] for one in noise])
+            return Prediction(logits, recorded({}, "ranges", q))
+        each = self.samples // self.family.windows
+        even = [torch.full_like(q.widths[:, :, 0], (2 * place + 1) / each - 1) for place in range(each)]
+        trace = self.network(images).trace if any(isinstance(m, Level) for m in self.network.modules()) else {}
+        return Prediction(self._average(images, q, [even] * self.family.windows), recorded(trace, "ranges", q))
+
+    def _average(self, images: Tensor, q: MixtureDistribution, noise: list[list[Tensor]]) -> Tensor:
+        """The logarithm of the mean probabilities of copies, at the places `(B, 1)` in [−1, 1] of each window."""
+        logs = []
+        for window, places in enumerate(noise):
+            share = q.shares[:, :, window].log() - math.log(len(places))
+            for place in places:
+                element = math.pi * (q.means[:, :, window] + q.widths[:, :, window] * place)
+                logits = self.network(self.group.transform(images, element)).logits
+                logs.append(F.log_softmax(logits.float(), dim=1) + share)
+        return torch.stack(logs).logsumexp(dim=0)
+
+    def extra_repr(self) -> str:
+        return f"{self.group}, {self.family}, samples={self.samples}"
+
+
 def augmented(network: nn.Module, config: AugmenterConfig, in_channels: int) -> nn.Module:
     """Put a network behind the augmentation of a configuration; it is returned as it is for "none" and "policy".
 
@@ -207,7 +283,11 @@ def augmented(network: nn.Module, config: AugmenterConfig, in_channels: int) -> 
     elif config.kind == "shared":
         ranges = SharedRange(config.initial, config.floor)
     else:
-        ranges = _predictor(config, in_channels, network)
+        predictor = _predictor(config, in_channels, network)
+        if config.kind == "mixture":
+            family, width = Mixture(2, initial=config.initial, floor=config.floor), predictor.head.in_features
+            return AugmentedByMixture(network, predictor.body, width, group, family, samples=config.samples)
+        ranges = predictor
     return Augmented(network, ranges, group, samples=config.samples, training=config.training)
 
 

@@ -155,9 +155,10 @@ class PlainConfig:
 class AugmenterConfig:
     """Random moves of images before the network."""
 
-    kind: Literal["none", "fixed", "shared", "image", "policy"] = "none"
+    kind: Literal["none", "fixed", "shared", "image", "mixture", "policy"] = "none"
     """none. fixed: by up to `initial`. shared: one learned range for all images (Augerino). image: a range for each
-    image, which another small network predicts (InstaAug). policy: first a search, on part of the training images,
+    image, which another small network predicts (InstaAug). mixture: two such ranges for each image, anywhere on the
+    circle (after Singhal et al., 2023). policy: first a search, on part of the training images,
     for how likely and how far to move each image; then training with that policy (AdaAug)."""
     transform: Literal["auto", "rotation", "hue"] = "auto"
     """rotation: about the centre of the image. hue: the linear rotation of RGB. auto: hue before a colour network,

@@ -106,7 +106,7 @@ def settled(config: TrainConfig) -> TrainConfig:
     """
     own = config.level_optimiser.beside(config.optimiser)
     config = replace(config, level_optimiser=LevelOptimiserConfig(own.kind, own.lr, own.weight_decay))
-    learns = config.augmenter.kind in ("shared", "image")
+    learns = config.augmenter.kind in ("shared", "image", "mixture")
     if isinstance(config.model.level, Full | Fixed) and not learns:
         config = replace(config, objective=TrainConfig().objective, level_optimiser=TrainConfig().level_optimiser)
     if config.augmenter.kind == "none":

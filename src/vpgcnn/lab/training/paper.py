@@ -76,7 +76,7 @@ def with_paper_settings(config: TrainConfig) -> TrainConfig:
     name = COLUMNS.get(config.data.name, config.data.name)
     column = (VP if isinstance(config.model.level, Variational) else BASELINES)[name]
     levels = column.levels
-    if config.augmenter.kind in ("shared", "image"):
+    if config.augmenter.kind in ("shared", "image", "mixture"):
         # λ·KL of a range from the whole circle is −λ·entropy plus a constant.
         config = replace(config, objective=KlSchedule(start=INSTAAUG_ENTROPY, peak=INSTAAUG_ENTROPY))
         if not isinstance(config.model.level, Shared):
