@@ -75,6 +75,7 @@ def test_it_says_whether_the_run_is_alive(run: Path) -> None:
     assert Watcher(run).look(touched + 10).sentence == "training, last line 10 s ago"
     assert Watcher(run).look(touched + SILENT + 600).sentence == "no sign of life for 15 min: it may have been killed"
     (run / "metrics.jsonl").unlink()
+    os.utime(run / "config.json", (touched, touched))  # that of the fixture may be minutes old
     assert Watcher(run).look(touched).state == "starting"
     (run / ".lock").unlink()
     assert Watcher(run).look(touched).sentence == "stopped: --resume continues it"
