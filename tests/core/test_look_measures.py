@@ -88,7 +88,7 @@ def test_images_at_two_places_are_told_only_from_copies_between_them() -> None:
 
 @pytest.mark.parametrize(("change", "times"), [("rotation", 80), ("mirror", 25)])
 def test_a_share_is_as_uncertain_as_it_claims(change: str, times: int) -> None:
-    """Images that differ in little but their place, at random places again and again: the folds' errors are dependent."""
+    """Images that differ in little but their place, at random places: the errors of the folds are dependent."""
     upright = moving_features(hands(90 + 10 * torch.randn(40)), change)
     copies = torch.stack([upright.copy(place).view_as(upright.values) for place in range(upright.count)])
     off = []
