@@ -248,8 +248,7 @@ def _copies(inverse: Tensor, kernel: _Kernel, truth: Tensor, folds: Tensor) -> l
     for fold in folds.unique().tolist():
         inside = (folds == fold).nonzero()[:, 0]
         less = torch.linalg.solve(inverse[inside][:, inside], weights[inside])
-        without[fold] = weights - inverse[:, inside] @ less
-        without[fold][inside] = 0
+        without[fold] = weights - inverse[:, inside] @ less  # 0 for the fold itself
     places = len(kernel.distances.moving)
     found = []
     for place in range(places):

@@ -82,9 +82,9 @@ def _headline(found: Finding, advice: Advice) -> str:
     what, carrying = SUBJECT[found.change], found.carrying
     if advice == "unknown":
         return f"{what}: nothing can be said"
-    if carrying == "yes":
-        some = f" for {len(found.twins)} classes" if found.twins else ""
-        return f"{what} matters for the class" if not found.twins else f"{what} matters{some}"
+    if carrying == "yes" and found.carried is not None:
+        gain, error = found.carried.gain
+        return f"{what} matters for {'the class' if gain > SURE * error else f'{len(found.twins)} classes'}"
     if carrying == "no":
         return f"{what} does not matter for the class"
     if carrying == "no classes":

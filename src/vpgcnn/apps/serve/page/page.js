@@ -352,7 +352,8 @@ function tuned() {
 function showWindows() {
   const share = Math.round(100 * Math.abs(state.windows));
   byId("windows").value = state.windows;
-  byId("opened").textContent = share === 0 ? "as learned" : `${share}% ${state.windows < 0 ? "closed" : "opened"}`;
+  const where = share === 0 ? "as learned" : `${share}% ${state.windows < 0 ? "closed" : "opened"}`;
+  byId("opened").textContent = tuned() !== 0 && state.windows === tuned() ? `${where}, as vpgcnn tune left them` : where;
 }
 
 // ------------------------------------------------------------ controls
