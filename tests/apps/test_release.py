@@ -62,7 +62,7 @@ def test_a_version_that_has_no_section_changes_nothing(release: ModuleType, copy
 
 def test_the_floors_are_those_of_pyproject(release: ModuleType) -> None:
     core = release.floors_of("")
-    assert core == ["numpy==1.26", "safetensors==0.4"]
+    assert core == ["numpy==1.26", "safetensors==0.4.3"]
     serve = dict(line.split("==") for line in release.floors_of("serve"))
     assert serve["pillow"] == "12", "the highest floor of all extras that are installed together"
     assert "torch" not in serve
