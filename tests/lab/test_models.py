@@ -222,7 +222,7 @@ Make = Callable[[], ModelConfig]
         (lambda: replace(SMALL, smooth=-1.0), "got -1.0"),
         (lambda: replace(SMALL, widths=(3,)), "widths"),
         (lambda: replace(SMALL, kernel=Siren(hidden=0)), "hidden"),
-        (lambda: replace(SMALL, kernel=Table()), r"use kernel=Siren\(\)"),
+        (lambda: replace(SMALL, kernel=Table()), r"use kernel=Harmonic\(\)"),
         (lambda: replace(SMALL, level=Variational(Window(initial=2.0))), "got 2.0"),
         (lambda: replace(SMALL, level="full"), r"level must be a value such as Full\(\), got 'full'"),  # type: ignore[arg-type]
     ],

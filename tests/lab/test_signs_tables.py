@@ -30,6 +30,7 @@ def test_only_bound_signs_count_and_only_twins_are_confusions() -> None:
     # Mirrored, ahead only is free: of three, one.
     assert signs.confused(given, truth, "gtsrb-mirror") == pytest.approx(1 / 3)
     assert signs.confused(given, truth, "mnist67-180") is None
+    assert signs.confused(answers("stop"), labels("stop"), "gtsrb-turn") is None
 
 
 def row(arm: str, seed: int, test: float, free: float, bound: float | None, **more: Any) -> dict[str, Any]:

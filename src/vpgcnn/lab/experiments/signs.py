@@ -68,13 +68,16 @@ def confused(logits: Tensor, labels: Tensor, dataset: str) -> float | None:
     Args:
         logits: `(N, 43)`.
         labels: `(N,)`.
-        dataset: Which move makes twins; None is returned for other datasets.
+        dataset: Which move makes twins.
+
+    Returns:
+        The share; None for other datasets, or if no sign is bound.
     """
     if dataset not in TWINS:
         return None
     twins, answers = TWINS[dataset], logits.argmax(dim=1).tolist()
     others = [(answer, twins[label]) for answer, label in zip(answers, labels.tolist(), strict=True) if twins[label]]
-    return mean(float(answer in those) for answer, those in others)
+    return mean(float(answer in those) for answer, those in others) if others else None
 
 
 def _value(row: Row, column: str) -> float | None:
