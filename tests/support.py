@@ -61,7 +61,7 @@ GROUPS: list[Group] = [
     Dihedral(1),
     Dihedral(4),
     Product(Rotations(4), Hue(3)),
-    Product(O2(4), Hue(6)),
+    Product(O2(4), Hue(3)),
     Saturation(4),
     Product(Hue(3), Luminance(2)),
 ]

@@ -118,7 +118,7 @@ def test_continuous_kernels_turn_with_the_group(double: None, group: Group, spec
         (SO2(8), Harmonic(), 3),
         (SO2(8), Harmonic(), 7),
         (O2(4), Harmonic(detail=1), 5),
-        (Product(SO2(4), Hue(3)), Harmonic(), 5),
+        (Product(SO2(4), Hue(3)), Harmonic(), 3),
     ],
     ids=name,
 )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vpgcnn._ops.constants import constant
-from vpgcnn.groups import Axis, Group
+from vpgcnn.groups import Axis, Group, Product
 from vpgcnn.kernels.base import KernelSpec, check_whole, tap_points
 from vpgcnn.kernels.linear import LinearKernel
 
@@ -17,6 +17,8 @@ __all__ = ["Harmonic", "HarmonicKernel"]
 
 RING = 0.6
 """The width of a ring in pixels, as a standard deviation."""
+_gains: dict[tuple[Group, int, bool, float, int], float] = {}
+"""Those that were computed, because networks have many layers alike."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,23 @@ class HarmonicKernel(LinearKernel):
             scaled = [circle[0], *(math.sqrt(2) * wave for wave in circle[1:])]
             around = (around.unsqueeze(-1) * torch.stack(scaled, dim=-1).unsqueeze(-2)).flatten(-2)  # U V A
         return (place.unsqueeze(-3).unsqueeze(-1) * around.unsqueeze(-2).unsqueeze(-2)).flatten(-2)
+
+    def gain(self) -> float:
+        settings = self.group, self.size, self.lift, self.detail, self.order  # the functions follow from these
+        if settings not in _gains:
+            _gains[settings] = self._gain_of_factors() if isinstance(self.group, Product) else super().gain()
+        return _gains[settings]
+
+    def _gain_of_factors(self) -> float:
+        """That of the factor that turns the plane; the waves on the other add about their mean square."""
+        assert isinstance(self.group, Product)
+        one, two = self.group.first, self.group.second
+        turning, other = (two, one) if two.acts_on_plane else (one, two)
+        like = HarmonicKernel(1, 1, self.size, turning, lift=self.lift, detail=self.detail, order=self.order)
+        if self.lift:
+            return like.gain()
+        waves = math.prod(_functions(axis, _highest(axis, self.order)) for axis in other.axes)
+        return like.gain() * waves / other.count
 
     def as_defined(self) -> bool:
         return self.inherits(HarmonicKernel, "expand", "basis", "columns", "mixing")

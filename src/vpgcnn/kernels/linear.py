@@ -18,9 +18,6 @@ from vpgcnn.kernels.base import Kernel
 
 __all__ = ["LinearKernel"]
 
-WORK = 1_500_000
-"""How many numbers the scale of a kernel is computed from, about."""
-
 
 class LinearKernel(Kernel):
     """A kernel k(x, g) = Σ_s weight[s]·φ_s(x, g), with functions φ that all pairs of channels share.
@@ -60,10 +57,10 @@ class LinearKernel(Kernel):
     def start_at_unit_scale(self) -> None:
         """Draw the weights, so that pre-activations have unit scale."""
         nn.init.normal_(self.weight)
-        self.weight.div_(math.sqrt(self._gain()))
+        self.weight.div_(math.sqrt(self.gain() * self.in_channels))
 
-    def _gain(self) -> float:
-        """E[h²] of the layer's output, for pre-activations of unit scale and weights of unit scale.
+    def gain(self) -> float:
+        """E[h²] of the output for one input channel, for pre-activations of unit scale and weights of unit scale.
 
         Neighbouring taps of a smooth kernel are alike, and so are the features that it makes: how much
         they add up depends on the functions. The correlation of features between elements and
@@ -73,12 +70,8 @@ class LinearKernel(Kernel):
         coarse = tuple(axis.order or 4 for axis in self.group.axes)
         grid = self.group.grid(dtype=torch.float64) if self.group.order else even_grid(coarse)
         hidden = self.basis(grid, None if self.lift else grid)[..., : self.weight.shape[-1]]
-        some = max(16, WORK // (len(grid) * (2 * self.size + 1)) ** 2)
-        if hidden.shape[-1] > some and not self.lift:  # on large groups, a sample of many functions
-            order = torch.randperm(hidden.shape[-1], generator=torch.Generator().manual_seed(0))[:some]
-            hidden = hidden[..., order] * math.sqrt(hidden.shape[-1] / some)
         if self.lift:  # images, taken as white
-            return float(hidden.square().sum(dim=(1, 2, 3)).mean()) * self.in_channels
+            return float(hidden.square().sum(dim=(1, 2, 3)).mean())
         count, field = len(grid), 2 * self.size + 1
         square = hidden.new_zeros(count, count, self.size**2, hidden.shape[-1]).index_copy(2, self.taps, hidden)
         taps = square.unflatten(2, (self.size, self.size)).permute(4, 0, 1, 2, 3) / count
@@ -94,7 +87,7 @@ class LinearKernel(Kernel):
             gains.append(float(energy.mean()))
             correlation = covariance / (energy[:, None] * energy).sqrt()[..., None, None]
         # The first layers still see noise; the mean of logarithms is what a deep net multiplies up.
-        return math.exp(sum(map(math.log, gains[2:])) / len(gains[2:])) * self.in_channels
+        return math.exp(sum(map(math.log, gains[2:])) / len(gains[2:]))
 
     def expand(self, u: Tensor, v: Tensor | None) -> Tensor:
         return self.undo_colors(self._assemble(self.mixing(), self.basis(u, v)), u)
