@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -213,3 +214,11 @@ def test_bad_input_gets_one_sentence(
     assert sentence in said
     assert "Traceback" not in said
     assert not Path("look").exists()
+
+
+def test_the_command_skips_what_look_has_skipped(tmp_path: Path) -> None:
+    whole = folder(tmp_path / "photos", by_hue, 12)
+    (whole / "a" / "damaged.png").write_bytes(b"not an image")
+    found = look(whole)
+    assert "--skip-damaged" in shlex.split(verdict(found).command)
+    assert "--skip-damaged" not in verdict(replace(found, skipped={})).command

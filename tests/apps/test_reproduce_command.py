@@ -92,6 +92,13 @@ def test_a_failed_arm_is_named_and_the_others_are_written(
     assert "out of luck" in alone.stderr + alone.stdout
 
 
+def test_a_negative_seed_is_refused(tmp_path: Path) -> None:
+    result = vpgcnn("reproduce", NAME, "--seeds", "0", "-1", "--runs", tmp_path / "runs", "--results", tmp_path)
+    assert result.returncode == 1
+    assert "a seed is a whole number of at least 0, got -1" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_list_names_arms_and_files() -> None:
     listed = vpgcnn("reproduce", "--list").stdout
     for name in registry.REPRODUCTIONS:

@@ -64,6 +64,9 @@ def main(arguments: list[str]) -> int:
     from vpgcnn.lab.training.progress import Progress
 
     check_threads(options.threads)
+    for seed in options.seeds or ():
+        if seed < 0:
+            raise UserError(f"a seed is a whole number of at least 0, got {seed}")
     if isinstance(chosen, Experiment):
         for arm in options.arms or ():
             chosen.config(arm, 0, options.preset)

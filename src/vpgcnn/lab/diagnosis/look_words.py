@@ -213,7 +213,7 @@ def _command(found: Look, advice: dict[Circle, Advice]) -> tuple[str, str]:
     full = [change for change, level in advice.items() if level == "full"]
     some = [change for change, level in advice.items() if level == "variational"]
     chosen = full or sorted(some, key=lambda change: _told(found, change))[:1]
-    words = ["vpgcnn", "train", str(found.folder)]
+    words = ["vpgcnn", "train", str(found.folder), *(["--skip-damaged"] if found.skipped else [])]
     out = ["--out", f"runs/{found.folder.stem or found.folder.resolve().stem or 'images'}"]
     mirrored = advice.get("mirror")
     keep = ["--data.augment", "shift"] if _carries(found, "mirror") else []
