@@ -63,9 +63,9 @@ def test_documents_contain_the_results() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*.json")), ids=lambda path: path.stem)
 def test_results_are_written_by_their_command(path: Path) -> None:
     """A page contains what its JSON file says; every row fits its arm, so that nothing would be trained again."""
-    from vpgcnn.lab.experiments.base import Experiment, View
+    from vpgcnn.lab.experiments.base import Experiment, Trial, View
     from vpgcnn.lab.experiments.keeper import settings, settings_of
-    from vpgcnn.lab.experiments.pages import page, text_of
+    from vpgcnn.lab.experiments.pages import legend, page, text_of
     from vpgcnn.lab.experiments.registry import REPRODUCTIONS
     from vpgcnn.lab.experiments.runner import view_page
 
@@ -81,6 +81,9 @@ def test_results_are_written_by_their_command(path: Path) -> None:
             assert settings_of(row) == settings(entry.config(row["arm"], row["seed"], result["preset"]))
     elif isinstance(entry, View):
         assert text == view_page(result, entry)
+    elif isinstance(entry, Trial):
+        table = entry.table(result["rows"])
+        assert text == text_of(result, f"{table}\n\n{legend(table, entry.arms)}", entry.notes)
     else:
         assert text == text_of(result, entry.table(result["rows"]), entry.notes)
     chart = getattr(entry, "chart", None)

@@ -122,10 +122,10 @@ class HarmonicKernel(LinearKernel):
             around = (around.unsqueeze(-1) * torch.stack(scaled, dim=-1).unsqueeze(-2)).flatten(-2)  # U V A
         return (place.unsqueeze(-3).unsqueeze(-1) * around.unsqueeze(-2).unsqueeze(-2)).flatten(-2)
 
-    def gain(self) -> float:
+    def _gain(self) -> float:
         settings = self.group, self.size, self.lift, self.detail, self.order  # the functions follow from these
         if settings not in _gains:
-            _gains[settings] = self._gain_of_factors() if isinstance(self.group, Product) else super().gain()
+            _gains[settings] = self._gain_of_factors() if isinstance(self.group, Product) else super()._gain()
         return _gains[settings]
 
     def _gain_of_factors(self) -> float:
@@ -135,9 +135,9 @@ class HarmonicKernel(LinearKernel):
         turning, other = (two, one) if two.acts_on_plane else (one, two)
         like = HarmonicKernel(1, 1, self.size, turning, lift=self.lift, detail=self.detail, order=self.order)
         if self.lift:
-            return like.gain()
+            return like._gain()
         waves = math.prod(_functions(axis, _highest(axis, self.order)) for axis in other.axes)
-        return like.gain() * waves / other.count
+        return like._gain() * waves / other.count
 
     def as_defined(self) -> bool:
         return self.inherits(HarmonicKernel, "expand", "basis", "columns", "mixing")

@@ -57,9 +57,9 @@ class LinearKernel(Kernel):
     def start_at_unit_scale(self) -> None:
         """Draw the weights, so that pre-activations have unit scale."""
         nn.init.normal_(self.weight)
-        self.weight.div_(math.sqrt(self.gain() * self.in_channels))
+        self.weight.div_(math.sqrt(self._gain() * self.in_channels))
 
-    def gain(self) -> float:
+    def _gain(self) -> float:
         """E[h²] of the output for one input channel, for pre-activations of unit scale and weights of unit scale.
 
         Neighbouring taps of a smooth kernel are alike, and so are the features that it makes: how much
