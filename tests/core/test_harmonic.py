@@ -117,6 +117,16 @@ def test_a_blob_turned_between_the_pixels_is_seen_alike() -> None:
     assert errors[1] < 0.2
 
 
+def test_weights_depend_on_the_seed_alone() -> None:
+    """Not on whether the start scale of an equal kernel is remembered, for which another kernel is built."""
+    group = Product(SO2(6), Hue(3))  # on no other test's list
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        drawn.append(HarmonicKernel(2, 2, 3, group, lift=False).weight)
+    assert torch.equal(*drawn)
+
+
 def test_settings_are_checked() -> None:
     with pytest.raises(ValueError, match="detail must be a number of at least 0, got -1"):
         Harmonic(detail=-1)

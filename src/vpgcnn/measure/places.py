@@ -71,8 +71,10 @@ def at_places(
     batch: int = 256,
     on_progress: Callable[[int], object] | None = None,
 ) -> Places:
-    """Measure how many moved images get the right class: 23 rotations, 11 hue shifts,
-    the mirror, or 6 shifts of saturation or luminance, up to a quarter of the circle.
+    """Measure how many moved images get the right class.
+
+    Images move by 23 rotations, 11 hue shifts, the mirror, or 6 shifts of saturation or luminance, up to a quarter of
+    the circle.
 
     Args:
         predict: Images `(B, C, H, W)` in [0, 1] to logits.

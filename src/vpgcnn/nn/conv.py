@@ -398,7 +398,7 @@ class LiftConv2d(_GroupConvolution):
         group: A value such as `SO2(8)` or `Hue(3)`.
         level: How much of the group to use: `Full()` (default), `Shared()`, `Variational()`.
         kernel: `Table()`, `Harmonic()`, `Siren()`, or one that may break the symmetry, as `Relaxed()`; None for the
-                group's default.
+            group's default.
         resample: No effect at a lift, which always makes a new grid.
         stride: As in `nn.Conv2d`.
         padding: A number, or "same" for an odd kernel.
@@ -478,7 +478,7 @@ class GroupConv2d(_GroupConvolution):
         group: A value such as `SO2(8)` or `Hue(3)`, the same as the feature's.
         level: How much of the group to use: `Full()` (default), `Shared()`, `Variational()`.
         kernel: `Table()`, `Harmonic()`, `Siren()`, or one that may break the symmetry, as `Relaxed()`; None for the
-                group's default.
+            group's default.
         resample: Whether to draw a new random grid in training, on continuous groups. Evaluation has one grid
             for all layers, so relative angles that only training sees make batch statistics less fitting.
         stride: As in `nn.Conv2d`; see `LiftConv2d`.

@@ -34,25 +34,27 @@ def flipped(config: TrainConfig) -> TrainConfig:
 
 
 PARTIAL = Arm("one learned level for all images (Partial G-CNN)", SHARED)
-WIDE = with_level("t2", widths=(34, 51, 102))
+WIDER_T2 = with_level("t2", widths=(34, 51, 102))
 """Harmonic kernels have numbers for every relative angle: without a group, wider layers have as many."""
-ROTATED = augmented(WIDE, "fixed", initial=1.0, samples=1)
-AVERAGED = augmented(WIDE, "fixed", initial=1.0, samples=8, training=False)
-PLAIN = {"gtsrb-turn": Arm("the same network without a group, wider: as many parameters", WIDE)}
+ROTATED = augmented(WIDER_T2, "fixed", initial=1.0, samples=1)
+AVERAGED = augmented(WIDER_T2, "fixed", initial=1.0, samples=8, training=False)
+PLAIN = {"gtsrb-turn": Arm("the same network without a group, wider: as many parameters", WIDER_T2)}
 """The ordinary network of a task, where it is not simply the same network without a group."""
 ARMS: dict[str, dict[str, Arm]] = {
     "gtsrb-turn": {
         "shared": PARTIAL,
         "t2-rotate": Arm(
-            "t2, trained on signs that are rotated at random", augmented(WIDE, "fixed", initial=1.0, samples=1)
+            "t2, trained on signs that are rotated at random", augmented(WIDER_T2, "fixed", initial=1.0, samples=1)
         ),
         "t2-tta": Arm(
             "t2, averaged over eight rotations at test time",
-            augmented(WIDE, "fixed", initial=1.0, samples=8, training=False),
+            augmented(WIDER_T2, "fixed", initial=1.0, samples=8, training=False),
         ),
-        "t2-augerino": Arm("t2 with Augerino: one learned range of rotations", augmented(WIDE, "shared")),
-        "t2-instaaug": Arm("t2 with InstaAug: a predicted range of rotations for each image", augmented(WIDE, "image")),
-        "t2-adaaug": Arm("t2 with AdaAug: a searched policy of rotations", augmented(WIDE, "policy")),
+        "t2-augerino": Arm("t2 with Augerino: one learned range of rotations", augmented(WIDER_T2, "shared")),
+        "t2-instaaug": Arm(
+            "t2 with InstaAug: a predicted range of rotations for each image", augmented(WIDER_T2, "image")
+        ),
+        "t2-adaaug": Arm("t2 with AdaAug: a searched policy of rotations", augmented(WIDER_T2, "policy")),
     },
     "gtsrb-mirror": {
         "shared": PARTIAL,
