@@ -133,7 +133,7 @@ class HarmonicKernel(LinearKernel):
         assert isinstance(self.group, Product)
         one, two = self.group.first, self.group.second
         turning, other = (two, one) if two.acts_on_plane else (one, two)
-        with torch.random.fork_rng(devices=[]):  # so that the weights of this kernel do not depend on what is remembered
+        with torch.random.fork_rng(devices=[]):  # the weights of this kernel must not depend on what is remembered
             like = HarmonicKernel(1, 1, self.size, turning, lift=self.lift, detail=self.detail, order=self.order)
         if self.lift:
             return like._gain()
