@@ -1,5 +1,6 @@
 # The public names: the one list that `import vpgcnn`, type checkers and the documentation read.
 from vpgcnn.conversion import convert as convert
+from vpgcnn.conversion import soften as soften
 from vpgcnn.features import GroupFeature as GroupFeature
 from vpgcnn.features import Prediction as Prediction
 from vpgcnn.groups import O2 as O2

@@ -492,10 +492,24 @@ def test_a_fully_converted_network_is_invariant_at_once(plain: Path, tmp_path: P
         assert torch.allclose(model(images).logits, model(images.roll(1, dims=1)).logits, atol=1e-5)
 
 
+def test_softened_kernels_make_an_ordinary_network(plain: Path, tmp_path: Path) -> None:
+    target = tmp_path / "soft.safetensors"
+    result = vpgcnn("convert", plain, "--hues", 3, "--softness", 0, "--out", target)
+    assert result.returncode == 0, result.stderr
+    assert "1 convolution softened to 0" in result.stdout
+    (model, card), images = load_model(target), torch.rand(4, 3, 16, 16)
+    assert card == load_model(plain)[1]
+    with torch.no_grad():
+        assert torch.allclose(model(images).logits, model(images.roll(1, dims=1)).logits, atol=1e-5)
+        assert not torch.allclose(model(images).logits, load_model(plain)[0](images).logits, atol=1e-3)
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         ([], "no group to convert to"),
+        (["--hues", "3", "--softness", "2"], "softness goes from 0 (equivariant) to 1 (the original), got 2"),
+        (["--hues", "3", "--softness", "0.5", "--level", "full", "--mix", "none"], "--level, --mix cannot be combined"),
         (["--hues", "3", "--group", "Hue(3)"], "--group cannot be combined with --hues"),
         (["--group", "SO2(4)"], "finite group"),
         (["--group", "Hue(3"], "'Hue(3' is not a group"),

@@ -85,6 +85,15 @@ def test_any_network_is_converted_with_its_weights(code: Path, capsys: pytest.Ca
         assert list(network(images).theta) == ["3"]
 
 
+def test_any_network_is_softened(code: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = converted(code, "--softness", 0, "--mean", 0.4, 0.5, 0.6, "--std", 0.2, 0.2, 0.3)
+    assert "1 convolution softened to 0" in capsys.readouterr().out
+    (model, card), images = load_model(out), torch.rand(4, 3, 32, 32)
+    assert card.model.group.order == 1
+    with torch.no_grad():
+        assert torch.allclose(model(images).logits, model(images.roll(1, dims=1)).logits, atol=1e-5)
+
+
 def test_a_weights_file_does_not_choose_which_code_runs(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = converted(code)
     monkeypatch.setattr(plugins, "_ALLOWED", set())

@@ -3,5 +3,6 @@
 from vpgcnn.conversion.mixing import MixedConv2d
 from vpgcnn.conversion.network import Converted, convert
 from vpgcnn.conversion.plan import Cost
+from vpgcnn.conversion.softening import Softened, soften
 
-__all__ = ["Converted", "Cost", "MixedConv2d", "convert"]
+__all__ = ["Converted", "Cost", "MixedConv2d", "Softened", "convert", "soften"]

@@ -40,7 +40,7 @@ from vpgcnn.groups import Group, check_rgb
 from vpgcnn.levels import Distribution, Level, LevelSpec, SharedLevel, Variational, VariationalLevel, Window
 from vpgcnn.levels.level import FixedLevel
 
-__all__ = ["Converted", "MixedConv2d", "convert"]
+__all__ = ["Converted", "MixedConv2d", "check_standard", "convert", "convolutions", "matching"]
 
 REFUSED = (nn.RNNBase, nn.Transformer, nn.SyncBatchNorm)
 """Modules that give the rows of a batch another meaning than one image each."""
@@ -315,8 +315,7 @@ def convert(
         raise TypeError(f"model must be a network, an nn.Module, got {model!r}")
     if not isinstance(group, Group):
         raise TypeError(f"group must be a value such as Rotations(4), got {group!r}")
-    if not min(std) > 0:
-        raise UserError(f"std must be above 0, got {tuple(std)}")
+    check_standard(std)
     if group.order is None:
         raise UserError(f"a network is converted to a finite group, got {group}: choose Rotations(4), say")
     moves_of(group)
@@ -332,14 +331,12 @@ def convert(
     if any(isinstance(part, Converted | MixedConv2d) for part in model.modules()):
         raise UserError("the network is converted already: convert the original to another group, or to a product")
     network = copy.deepcopy(model)
-    convs = {name: part for name, part in network.named_modules() if _is_convolution(part)}
-    if not convs:
-        raise UserError("there is no convolution (nn.Conv2d) to convert")
+    convs = convolutions(network)
     if until is not None:
         _check_until(network, convs, until)
     standard = tuple(torch.tensor(each).view(1, -1, 1, 1) for each in (mean, std))
     run = tried(network, convs, group, until, standard, example)
-    chosen = _matching(run.convs, layers, "layers")
+    chosen = matching(run.convs, layers, "layers")
     levelled = _levelled(run.convs, chosen, convs, levels)
     first = levels == "first" and levelled == run.convs[:1]
     mixing = [name for name in chosen if not (first and name in levelled)]
@@ -363,8 +360,22 @@ def convert(
     return net
 
 
-def _is_convolution(part: nn.Module) -> bool:
-    return isinstance(part, nn.Conv2d) and not isinstance(part, LazyModuleMixin)
+def check_standard(std: Sequence[float]) -> None:
+    """Refuse standard deviations that images cannot be divided by."""
+    if not min(std) > 0:
+        raise UserError(f"std must be above 0, got {tuple(std)}")
+
+
+def convolutions(network: nn.Module) -> dict[str, Any]:
+    """The convolutions of a network by name; it must have some."""
+    found = {
+        name: part
+        for name, part in network.named_modules()
+        if isinstance(part, nn.Conv2d) and not isinstance(part, LazyModuleMixin)
+    }
+    if not found:
+        raise UserError("there is no convolution (nn.Conv2d) to convert")
+    return found
 
 
 def _check_until(network: nn.Module, convs: dict[str, Any], until: str) -> None:
@@ -375,7 +386,7 @@ def _check_until(network: nn.Module, convs: dict[str, Any], until: str) -> None:
         raise UserError(f"{until} holds no convolution")
 
 
-def _matching(names: list[str], wanted: str | Sequence[str] | None, what: str) -> list[str]:
+def matching(names: list[str], wanted: str | Sequence[str] | None, what: str) -> list[str]:
     """The names that are wanted, or start with what is wanted."""
     if wanted is None:
         return names
@@ -396,7 +407,7 @@ def _levelled(
         return (large or chosen)[-1:]
     if levels == "first" and not any(name == "first" or name.startswith("first.") for name in run):
         return run[:1]
-    return _matching(chosen, levels, "levels")
+    return matching(chosen, levels, "levels")
 
 
 def _level(spec: LevelSpec | None, group: Group, conv: nn.Conv2d) -> Level | None:

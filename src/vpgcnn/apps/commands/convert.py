@@ -85,6 +85,11 @@ def main(arguments: list[str]) -> int:
         help="how convolutions see other views: through 1×1 kernels, kernels of their size, or not at all; auto "
         "(default): the last ones, for at most a twentieth of the multiplications",
     )  # fmt: skip
+    command.add_argument(
+        "--softness", type=float,
+        help="instead of views and levels: move the kernels themselves towards equivariant ones, from 0 (equivariant) "
+        "to 1 (as they are), without training; writes an ordinary network",
+    )  # fmt: skip
     command.add_argument("--config", type=Path, help="card (JSON file) for weights that vpgcnn did not write")
     command.add_argument("--out", type=Path, help="file to write (default: converted.safetensors next to the weights)")
     data_dir_option(command)
@@ -188,6 +193,15 @@ def _convert_function(function: str, target: Path, options: argparse.Namespace) 
         replace(config, group=PlainConfig().group), channels, len(names), card.mean, card.std
     ).eval()  # fmt: skip
     before.network = network
+    if options.softness is not None:
+        return _softened(
+            replace(card, model=PlainConfig(factory=function, example=options.size)),
+            before,
+            config,
+            function,
+            target,
+            options,
+        )
     after = PlainNet(config, channels, len(names), card.mean, card.std)
     after.network = after.converted(network)
     data = DataConfig(name="", size=options.size)
@@ -214,6 +228,9 @@ def _convert(card: Card, config: PlainConfig, weights: Path, target: Path, optio
     from vpgcnn.lab.data.config import DataConfig
     from vpgcnn.lab.training.checkpoint import load_foreign, load_model, started
 
+    if options.softness is not None:
+        plain = load_foreign(weights, card) if options.config else load_model(weights)[0]
+        return _softened(card, plain, config, str(weights), target, options)
     if options.config:
         before = load_foreign(weights, card)
         network = replace(card, model=config).build()
@@ -262,6 +279,34 @@ def _written(
     use = ["--use", f"{_stem(card.model.factory)}.py"] if card.model.factory else []  # type: ignore[union-attr]
     again = shlex.join(["vpgcnn", *use, "train", *where, "--start", str(target)])
     print(f"written: {target}; fine-tune it with: {again}")  # noqa: T201
+    return 0
+
+
+def _softened(
+    card: Card, before: nn.Module, config: PlainConfig, source: str, target: Path, options: argparse.Namespace
+) -> int:
+    """Write the network with softened kernels."""
+    import copy
+
+    import torch
+
+    from vpgcnn.conversion import soften
+    from vpgcnn.lab.training.checkpoint import save_model
+
+    usual = {"level": "variational", "levels": [], "until": "", "mix": "auto"}
+    given = [f"--{name}" for name, value in usual.items() if getattr(options, name) != value]
+    if given:
+        raise UserError(f"--softness has no views and no levels: {', '.join(given)} cannot be combined with it")
+    example = torch.rand(8, card.channels, card.size, card.size, generator=torch.Generator().manual_seed(0))
+    network = copy.deepcopy(before.eval())
+    soft = soften(
+        network.network, config.group, options.softness,  # type: ignore[arg-type]
+        layers=config.layers or None, mean=card.mean, std=card.std, example=example,
+    )  # fmt: skip
+    network.network = soft.network
+    save_model(target, network, card, {"softened": source})
+    print(f"{soft.summary} (on random images)")  # noqa: T201
+    print(f"written: {target}, an ordinary network; measure it with: {shlex.join(['vpgcnn', 'evaluate', str(target)])}")  # noqa: T201
     return 0
 
 
