@@ -1,8 +1,9 @@
 """Run the tests that depend on time, those with a browser or several processes, again and again on a busy machine.
 
-    python tools/trial_load.py 20          # writes results/scripts/trial-load.json and .md
+    python tools/trial_load.py 20          # writes results/scripts/trial-load.json and .md after every run
 
-As many processes that only compute are started as are missing for a load of 8.
+A trial that was stopped goes on from the runs that it has written. As many processes that only compute are started as
+are missing for a load of 8.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-from vpgcnn.lab.config_io import write_bytes, write_json
+from vpgcnn.lab.config_io import read_json, write_bytes, write_json
 
 LOAD = 8
 TESTS = [
@@ -42,27 +44,49 @@ def main() -> None:
     busy = [multiprocessing.Process(target=compute, daemon=True) for _ in range(LOAD - round(os.getloadavg()[0]))]
     for process in busy:
         process.start()
-    rows = []
-    for number in range(options.times):
+    rows = earlier(options.out / "trial-load.json")
+    for number in range(len(rows), options.times):
         begin = time.monotonic()
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS, "-k", CHOSEN]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
         failed = re.findall(r"(?m)^(?:FAILED|ERROR) (\S+)", done.stdout)
         summary = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr[-300:]
-        rows.append({"run": number + 1, "code": done.returncode, "failed": failed, "summary": summary,
-                     "load": round(os.getloadavg()[0], 1), "seconds": round(time.monotonic() - begin)})  # fmt: skip
+        rows.append({
+            "run": number + 1, "commit": commit(), "code": done.returncode, "failed": failed, "summary": summary,
+            "load": round(os.getloadavg()[0], 1), "seconds": round(time.monotonic() - begin),
+        })  # fmt: skip
         print(rows[-1], flush=True)
         if done.returncode:
             print(done.stdout[-5000:], flush=True)
+        write(options.out, rows, options.times)
     for process in busy:
         process.kill()
+    sys.exit(any(row["code"] for row in rows))
+
+
+def commit() -> str:
+    """The commit that is tried."""
+    return subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
+
+
+def earlier(path: Path) -> list[dict[str, Any]]:
+    """The runs that a trial before this one has written."""
+    return read_json(path)["rows"] if path.exists() else []
+
+
+def write(folder: Path, rows: list[dict[str, Any]], times: int) -> None:
+    """Write the table of all runs so far."""
     bad = sum(bool(row["code"]) for row in rows)
-    write_json(options.out / "trial-load.json", {"times": len(rows), "failed": bad, "rows": rows})
-    lines = ["# Tests on a busy machine", "", f"`python tools/trial_load.py {options.times}`", ""]
-    lines += ["| run | load | seconds | result |", "|---|---|---|---|"]
-    lines += [f"| {row['run']} | {row['load']} | {row['seconds']} | {row['summary']} |" for row in rows]
-    write_bytes(options.out / "trial-load.md", ("\n".join(lines) + "\n").encode())
-    sys.exit(bool(bad))
+    write_json(folder / "trial-load.json", {"times": len(rows), "failed": bad, "rows": rows})
+    lines = [
+        "# Tests on a busy machine",
+        "",
+        f"`python tools/trial_load.py {times}`: {len(rows)} of {times} runs so far.",
+        "",
+    ]
+    lines += ["| run | commit | load | seconds | result |", "|---|---|---|---|---|"]
+    lines += [f"| {r['run']} | {r['commit']} | {r['load']} | {r['seconds']} | {r['summary']} |" for r in rows]
+    write_bytes(folder / "trial-load.md", ("\n".join(lines) + "\n").encode())
 
 
 if __name__ == "__main__":
