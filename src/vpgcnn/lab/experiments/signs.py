@@ -34,7 +34,7 @@ def flipped(config: TrainConfig) -> TrainConfig:
 
 
 PARTIAL = Arm("one learned level for all images (Partial G-CNN)", SHARED)
-WIDER_T2 = with_level("t2", widths=(34, 51, 102))
+WIDER_T2 = with_level("t2", widths=(34, 51, 520))
 """Harmonic kernels have numbers for every relative angle: without a group, wider layers have as many."""
 ROTATED = augmented(WIDER_T2, "fixed", initial=1.0, samples=1)
 AVERAGED = augmented(WIDER_T2, "fixed", initial=1.0, samples=8, training=False)
