@@ -26,6 +26,7 @@ from vpgcnn._ops.distributed import is_distributed
 from vpgcnn.errors import NotFiniteError, UserError
 from vpgcnn.lab.config_io import from_json, read_json, to_json
 from vpgcnn.lab.data import Dataset, Split, load
+from vpgcnn.lab.data.autoaugment import autoaugmented
 from vpgcnn.lab.networks import Policy, count_parameters, in_words, to_unit
 from vpgcnn.lab.training.batches import Batches
 from vpgcnn.lab.training.checkpoint import (
@@ -411,6 +412,9 @@ class _Training:
         if self.policy is not None:
             draws = torch.rand(whole, 3, generator=generator(self.config.seed, "policy", self.step))[part]
             images = self.policy(images, labels, draws.to(images))
+        if self.config.augmenter.kind == "autoaugment":
+            chance = generator(self.config.seed, "autoaugment", self.step)
+            images = autoaugmented(images, chance, part, whole)
         return images, labels
 
     # ------------------------------------------------------------ between steps
