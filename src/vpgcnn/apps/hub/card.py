@@ -100,6 +100,8 @@ def _what(card: Card, network: nn.Module) -> str:
             text += "For each image it predicts how much of the group to use (the *level* θ of each layer)."
     if card.augmenter.kind == "policy":
         text += " It was trained with a learned augmentation policy (AdaAug)."
+    elif card.augmenter.kind == "reweighted":
+        text += " It was trained on moved images whose losses had learned weights (MetaAugment)."
     elif card.augmenter.kind == "autoaugment":
         text += " It was trained with the augmentation policy that AutoAugment found for CIFAR-10."
     elif card.augmenter.in_network:
