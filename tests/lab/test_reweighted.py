@@ -276,6 +276,8 @@ def test_held_out_images_are_not_trained_on(few: TrainConfig, tmp_path: Path) ->
     assert held | rest == seen(training.data.train)
     assert len(held) == round(0.25 * len(training.data.train))
     assert not held & seen(training.data.validation)
+    least = replace(few, augmenter=replace(few.augmenter, held=1e-6))
+    assert len(reweighing.held_out(training.data.train, least)[0]) == 2  # one would have no batch statistics
 
 
 @pytest.mark.parametrize(

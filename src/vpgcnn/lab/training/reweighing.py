@@ -17,6 +17,7 @@ from vpgcnn.lab.data import Split
 from vpgcnn.lab.networks import Weigher, after_virtual_step, moved, moving_group, normalised
 from vpgcnn.lab.training.batches import Batches
 from vpgcnn.lab.training.checkpoint import Card, load_weights, optimiser_tensors, part_of, restore_optimiser
+from vpgcnn.lab.training.checks import held_count
 from vpgcnn.lab.training.config import OptimiserConfig, TrainConfig
 from vpgcnn.lab.training.optimisers import make_optimiser
 from vpgcnn.lab.training.seeds import generator, seed_of
@@ -27,7 +28,7 @@ __all__ = ["Reweighing", "held_out"]
 def held_out(train: Split, config: TrainConfig) -> tuple[Split, Split]:
     """The training images that are held out, and the rest."""
     order = torch.randperm(len(train), generator=generator(config.seed, "held out"))
-    count = max(1, round(config.augmenter.held * len(order)))
+    count = held_count(config.augmenter.held, len(order))
     return train[order[:count]], train[order[count:]]
 
 
