@@ -69,13 +69,16 @@ class Elbo:
     unused: Tensor | float = 0.0
 
     @classmethod
-    def of(cls, prediction: Prediction, labels: Tensor, prior: Tensor | None = None) -> Elbo:
+    def of(
+        cls, prediction: Prediction, labels: Tensor, prior: Tensor | None = None, weights: Tensor | None = None
+    ) -> Elbo:
         """Compute both terms from a network's prediction.
 
         Args:
             prediction: Logits `(B, classes)` and what the levels decided.
             labels: Class indices `(B,)`.
             prior: `(classes,)`, added to the logits before the loss; see `log_shares`.
+            weights: `(B,)`, with a mean of 1: how much each image counts in the nll; all alike if None.
 
         Returns:
             The two terms.
@@ -85,7 +88,11 @@ class Elbo:
         logits = prediction.logits.float() if prior is None else prediction.logits.float() + prior
         levels = sum(q.regularised for q in prediction.trace.values())
         unused = prediction.unused.float().mean() / max(1, levels)
-        return cls(F.cross_entropy(logits, labels), prediction.kl.float().mean(), unused)
+        if weights is None:
+            nll = F.cross_entropy(logits, labels)
+        else:
+            nll = (weights * F.cross_entropy(logits, labels, reduction="none")).mean()
+        return cls(nll, prediction.kl.float().mean(), unused)
 
     def total(self, weight: float | None = None) -> Tensor:
         """The training loss.

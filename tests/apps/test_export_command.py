@@ -147,6 +147,9 @@ def test_other_formats_and_what_cannot_be_exported(tmp_path: Path) -> None:
     result = vpgcnn("export", moved)
     assert result.returncode == 1
     assert "a network behind an augmenter (image) cannot be exported" in result.stderr
+    for kind in ("policy", "reweighted", "autoaugment"):  # they only change training: the network is an ordinary one
+        ordinary = network_file(tmp_path, augmenter=AugmenterConfig(kind))
+        assert vpgcnn("export", ordinary, "--format", "torch-export").returncode == 0
     small = replace(shrunk(RECIPES["mnist67-180"].cpu.model), level=Variational(ReparametrizedWindow()))
     result = vpgcnn("export", network_file(tmp_path, model=small))
     assert result.returncode == 1

@@ -56,7 +56,7 @@ NETWORKS |= {
     "converted": (PlainConfig(width=2, group=Hue(3), level=Variational()), AugmenterConfig()),
 } | {
     f"behind-{kind}": (ordinary(PLAIN), AugmenterConfig(kind, samples=3, width=2))  # type: ignore[arg-type]
-    for kind in ("fixed", "shared", "image", "policy")
+    for kind in ("fixed", "shared", "image", "policy", "reweighted", "autoaugment")
 }
 
 

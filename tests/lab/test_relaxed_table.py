@@ -36,6 +36,12 @@ def test_the_ways_are_what_they_say() -> None:
     assert "mixture" not in mirror.arms
     assert "augerino" in digits.arms
     assert "augerino" not in mirror.arms
+    for way, kind in (("metaaugment", "reweighted"), ("autoaugment", "autoaugment")):
+        config = digits.config(way, 0, "cpu")
+        assert config.augmenter.kind == kind
+        assert config.model == digits.config("t2", 0, "cpu").model
+        assert way not in mirror.arms
+    assert digits.config("metaaugment", 0, "cpu").augmenter.initial == 1.0  # any rotation
     assert not {"rpp-wide", "ace-wide", "per-wide"} & set(digits.arms_of("cpu"))
     level = digits.config("mixture", 0, "cpu").model.level
     assert isinstance(level, Variational)
@@ -69,11 +75,11 @@ def test_ways_are_trained_and_put_together(tmp_path: Path, monkeypatch: pytest.M
     places = runner.Places(tmp_path / "runs", tmp_path / "results", {}, Quiet())
     chosen = {
         "relaxed-gtsrb-mirror": ["variational", "per"],
-        "relaxed-mnist-multiple": ["relaxed-per-image", "mixture"],
+        "relaxed-mnist-multiple": ["relaxed-per-image", "mixture", "metaaugment", "autoaugment"],
     }
     experiments = {name: tiny(registry.EXPERIMENTS[name], arms) for name, arms in chosen.items()}
     view = replace(relaxed.VIEW, sources={name: tuple(arms) for name, arms in chosen.items()})
     found = runner.run(view, places, preset="cpu", experiments={**registry.EXPERIMENTS, **experiments})
     text = found.with_suffix(".md").read_text()
-    for name in ("**variational**", "per", "relaxed-per-image", "mixture"):
+    for name in ("**variational**", "per", "relaxed-per-image", "mixture", "metaaugment", "autoaugment"):
         assert f"| {name} |" in text

@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
         write_bytes(target, weights.read_bytes())
         print(f"written: {target}")  # noqa: T201
         return 0
-    if card.augmenter.kind != "none":
+    if card.augmenter.in_network:
         raise UserError(
             f"a network behind an augmenter ({card.augmenter.kind}) cannot be exported, because it is random"
         )

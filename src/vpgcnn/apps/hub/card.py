@@ -100,7 +100,11 @@ def _what(card: Card, network: nn.Module) -> str:
             text += "For each image it predicts how much of the group to use (the *level* θ of each layer)."
     if card.augmenter.kind == "policy":
         text += " It was trained with a learned augmentation policy (AdaAug)."
-    elif card.augmenter.kind != "none":
+    elif card.augmenter.kind == "reweighted":
+        text += " It was trained on moved images whose losses had learned weights (MetaAugment)."
+    elif card.augmenter.kind == "autoaugment":
+        text += " It was trained with the augmentation policy that AutoAugment found for CIFAR-10."
+    elif card.augmenter.in_network:
         text += (
             f" Its answer is the mean over {card.augmenter.samples} randomly moved copies of the image "
             f"({card.augmenter.kind} range)."
@@ -263,7 +267,7 @@ def _limits(card: Card, record: Record, network: nn.Module) -> str:
             "The level is what helped to predict the training labels. It does not measure how far an image can be "
             "moved before a person would call it something else."
         )
-    if card.augmenter.kind in ("fixed", "shared", "image", "mixture"):
+    if card.augmenter.in_network:
         lines.append(f"Each answer takes {card.augmenter.samples} passes through the network.")
     lines.append(f"Resize images to {card.size}×{card.size} pixels first.")
     return "\n".join(f"- {line}" for line in lines)

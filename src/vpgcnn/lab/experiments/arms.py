@@ -16,11 +16,13 @@ from vpgcnn.objective import Band
 __all__ = [
     "ADAAUG",
     "AUGERINO",
+    "AUTOAUGMENT",
     "AVERAGED",
     "FULL",
     "FULL_INSTAAUG",
     "INSTAAUG",
     "LEARNED_MIXTURE",
+    "METAAUGMENT",
     "SHARED",
     "T2",
     "VARIATIONAL",
@@ -96,7 +98,9 @@ def drawn_once(model: ColorConfig, first: int = 1) -> Sequence[str]:
 
 
 def augmented(
-    change: Change, kind: Literal["fixed", "shared", "image", "mixture", "policy"], **settings: Any
+    change: Change,
+    kind: Literal["fixed", "shared", "image", "mixture", "policy", "reweighted", "autoaugment"],
+    **settings: Any,
 ) -> Change:
     """Puts an augmentation before the network.
 
@@ -104,6 +108,7 @@ def augmented(
         change: What else the arm changes.
         kind: fixed: a given range. shared: one learned range (Augerino). image: a predicted range for each image
             (InstaAug). mixture: two of them, anywhere (after Singhal et al.). policy: a searched policy (AdaAug).
+            reweighted: learned weights of moved images (MetaAugment). autoaugment: AutoAugment's policy for CIFAR-10.
         settings: Other settings of the augmentation.
     """
 
@@ -128,6 +133,8 @@ def augmented(
 AVERAGED = augmented(T2, "fixed", initial=1.0, samples=8, training=False)
 AUGERINO, INSTAAUG, ADAAUG = augmented(T2, "shared"), augmented(T2, "image"), augmented(T2, "policy")
 LEARNED_MIXTURE = augmented(T2, "mixture")
+METAAUGMENT = augmented(T2, "reweighted", initial=1.0, held=0.1, lr=1e-3)
+AUTOAUGMENT = augmented(T2, "autoaugment")
 FULL_INSTAAUG = augmented(FULL, "image")
 
 

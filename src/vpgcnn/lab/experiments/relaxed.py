@@ -12,7 +12,18 @@ from typing import Literal
 
 from vpgcnn.groups import Product, Rotations
 from vpgcnn.kernels import Constrained, Harmonic, Nonstationary, Projected, Relaxed, ResidualPathway, Siren
-from vpgcnn.lab.experiments.arms import ADAAUG, AUGERINO, FULL, INSTAAUG, LEARNED_MIXTURE, SHARED, T2, VARIATIONAL
+from vpgcnn.lab.experiments.arms import (
+    ADAAUG,
+    AUGERINO,
+    AUTOAUGMENT,
+    FULL,
+    INSTAAUG,
+    LEARNED_MIXTURE,
+    METAAUGMENT,
+    SHARED,
+    T2,
+    VARIATIONAL,
+)
 from vpgcnn.lab.experiments.base import Arm, Change, Experiment, Found, Row, View, markdown
 from vpgcnn.lab.experiments.regret import MOST, measured
 from vpgcnn.lab.networks import SE2Config
@@ -106,9 +117,13 @@ WAYS = {
         "rotations",
     ),
     "adaaug": Way("the same with a searched policy (AdaAug)", ADAAUG, "rotations"),
+    "metaaugment": Way(
+        "the same with any rotation, and a learned weight for each moved image (MetaAugment)", METAAUGMENT, "rotations"
+    ),
+    "autoaugment": Way("the same with AutoAugment's policy for CIFAR-10, as published", AUTOAUGMENT, "rotations"),
 }
 
-ORDINARY = ("t2", "augerino", "instaaug", "learned-moves", "adaaug")
+ORDINARY = ("t2", "augerino", "instaaug", "learned-moves", "adaaug", "metaaugment", "autoaugment")
 FREE = ("rpp", "per", "ace")
 """Ways with a free kernel, whose parameters grow with the square of the group."""
 _DIGITS: dict[str, tuple[int, ...]] = {
@@ -176,6 +191,7 @@ def experiment(task: str) -> Experiment:
             "Widths are such that every network has as many parameters as the variational one, within a tenth (without "
             "what predicts augmentations); epochs, batches and optimiser are the same. Free kernels (RPP, PER, ACE) "
             "then leave few channels; rpp-wide, per-wide and ace-wide have the same widths instead.",
+            "MetaAugment holds out a tenth of the training images, so it takes a tenth fewer steps.",
             "PER is on quarter turns where others are on all rotations, because projections need tables.",
             "Unseen places: accuracy of free images at all places, and of bound ones within two thirds of their range, "
             f"for up to {MOST} test images.",
@@ -280,6 +296,7 @@ VIEW = View(
     notes=(
         *(f"{name}: {way.about}." for name, way in WAYS.items()),
         "Unseen places: accuracy of free images wherever they are moved, and of bound ones inside their range.",
-        "Augmentations move by rotation or hue, so they are on the tasks of rotations only.",
+        "Augmentations move by rotation or hue (AutoAugment has other operations too), so they are on the tasks of "
+        "rotations only.",
     ),
 )

@@ -262,21 +262,22 @@ class AugmentedByMixture(nn.Module):
 
 
 def augmented(network: nn.Module, config: AugmenterConfig, in_channels: int) -> nn.Module:
-    """Put a network behind the augmentation of a configuration; it is returned as it is for "none" and "policy".
+    """Put a network behind the augmentation of a configuration; it is returned as it is for kinds that only change
+    training.
 
     Args:
         network: Images in [0, 1] to a `Prediction`.
         config: The settings of the augmentation.
         in_channels: Channels of the images.
     """
-    if config.kind == "none":
+    if config.kind in ("none", "autoaugment"):
         return network
     if not 0 < config.floor <= config.initial <= 1:
         raise UserError(f"the augmenter needs 0 < floor ≤ initial ≤ 1, got {config.floor} and {config.initial}")
     if config.kind != "fixed" and not config.training:
         raise UserError("the augmenter learns its range from training images that move: augmenter.training must be on")
     group = moving_group(network, config, in_channels)
-    if config.kind == "policy":
+    if not config.in_network:
         return network
     if config.kind == "fixed":
         ranges: Range = FixedRange(config.initial)

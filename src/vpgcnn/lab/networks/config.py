@@ -155,11 +155,13 @@ class PlainConfig:
 class AugmenterConfig:
     """Random moves of images before the network."""
 
-    kind: Literal["none", "fixed", "shared", "image", "mixture", "policy"] = "none"
+    kind: Literal["none", "fixed", "shared", "image", "mixture", "policy", "reweighted", "autoaugment"] = "none"
     """none. fixed: by up to `initial`. shared: one learned range for all images (Augerino). image: a range for each
     image, which another small network predicts (InstaAug). mixture: two such ranges for each image, anywhere on the
     circle (after Singhal et al., 2023). policy: first a search, on part of the training images,
-    for how likely and how far to move each image; then training with that policy (AdaAug)."""
+    for how likely and how far to move each image; then training with that policy (AdaAug).
+    reweighted: by up to `initial`, and a small network learns how much each moved image counts (MetaAugment).
+    autoaugment: the policy of 25 pairs of operations that AutoAugment found for CIFAR-10, not learned here."""
     transform: Literal["auto", "rotation", "hue"] = "auto"
     """rotation: about the centre of the image. hue: the linear rotation of RGB. auto: hue before a colour network,
     rotation before others."""
@@ -181,11 +183,19 @@ class AugmenterConfig:
     search: int = 20
     """Epochs of the search for a policy."""
     lr: float = 1e-2
-    """Highest learning rate (of Adam) of the policy during the search."""
+    """Highest learning rate (of Adam) of the policy during the search, or of the network that weighs."""
     held: float = 0.2
-    """Share of the training images that the search holds out from its classifier, to judge the policy."""
+    """Share of the training images that are held out, to judge a policy during its search or, in the whole training,
+    the weights of reweighted images."""
+    lookahead: float = 0.01
+    """Learning rate of the virtual step of the classifier, after which the weights of reweighted images are judged."""
     deviation: float = 0.1
     """Largest random deviation of a move from the policy's advice, as a share of 180°."""
+
+    @property
+    def in_network(self) -> bool:
+        """Whether the moves are part of the network, and random or averaged; the other kinds only change training."""
+        return self.kind in ("fixed", "shared", "image", "mixture")
 
 
 ModelConfig = SE2Config | ColorConfig | PlainConfig

@@ -15,7 +15,15 @@ from vpgcnn.lab.training.checkpoint import Card
 from vpgcnn.lab.training.config import TrainConfig
 from vpgcnn.lab.training.trackers import check_tracker
 
-__all__ = ["check_numbers", "check_search", "check_settings", "check_size", "check_threads"]
+__all__ = [
+    "check_numbers",
+    "check_reweighing",
+    "check_search",
+    "check_settings",
+    "check_size",
+    "check_threads",
+    "held_count",
+]
 
 
 def check_threads(count: int) -> None:
@@ -79,6 +87,29 @@ def check_search(config: TrainConfig, images: int) -> None:
         raise UserError(
             f"the search leaves {left} training images, fewer than a batch of {config.batch_size}: lower "
             "augmenter.held or batch_size"
+        )
+
+
+def held_count(share: float, images: int) -> int:
+    """How many training images are held out to judge weights: at least two, because batch norms need them."""
+    return max(2, round(share * images))
+
+
+def check_reweighing(config: TrainConfig, images: int, processes: int) -> None:
+    """Refuse settings with which the weights of moved images cannot be learned."""
+    settings = config.augmenter
+    if processes > 1:
+        raise UserError(f"augmenter.kind reweighted trains in one process, got {processes}: its weights need the batch")
+    if not 0 < settings.held < 1:
+        raise UserError(f"augmenter.held must be a share of the training images between 0 and 1, got {settings.held}")
+    for name in ("lr", "lookahead"):
+        if getattr(settings, name) <= 0:
+            raise UserError(f"augmenter.{name} must be > 0, got {getattr(settings, name)}")
+    left = images - held_count(settings.held, images)
+    if left < config.batch_size:
+        raise UserError(
+            f"{left} training images are left, fewer than a batch of {config.batch_size}: lower augmenter.held or "
+            "batch_size"
         )
 
 

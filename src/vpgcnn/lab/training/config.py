@@ -111,6 +111,6 @@ def settled(config: TrainConfig) -> TrainConfig:
         config = replace(config, objective=TrainConfig().objective, level_optimiser=TrainConfig().level_optimiser)
     if config.augmenter.kind == "none":
         config = replace(config, augmenter=AugmenterConfig())
-    if config.model.level.is_full and config.augmenter.kind in ("none", "fixed", "policy"):
+    if config.model.level.is_full and config.augmenter.kind not in ("shared", "image", "mixture"):
         config = replace(config, level_optimiser=TrainConfig().level_optimiser)
     return config

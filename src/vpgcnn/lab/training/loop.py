@@ -26,6 +26,7 @@ from vpgcnn._ops.distributed import is_distributed
 from vpgcnn.errors import NotFiniteError, UserError
 from vpgcnn.lab.config_io import from_json, read_json, to_json
 from vpgcnn.lab.data import Dataset, Split, load
+from vpgcnn.lab.data.autoaugment import autoaugmented
 from vpgcnn.lab.networks import Policy, count_parameters, in_words, to_unit
 from vpgcnn.lab.training.batches import Batches
 from vpgcnn.lab.training.checkpoint import (
@@ -38,10 +39,18 @@ from vpgcnn.lab.training.checkpoint import (
     save_model,
     started,
 )
-from vpgcnn.lab.training.checks import check_numbers, check_search, check_settings, check_size, check_threads
+from vpgcnn.lab.training.checks import (
+    check_numbers,
+    check_reweighing,
+    check_search,
+    check_settings,
+    check_size,
+    check_threads,
+)
 from vpgcnn.lab.training.config import Objective, TrainConfig
 from vpgcnn.lab.training.optimisers import make_optimiser, parts_of, rate_factor, settings_of
 from vpgcnn.lab.training.progress import Quiet, in_bytes, in_time, peak_memory
+from vpgcnn.lab.training.reweighing import Reweighing, held_out
 from vpgcnn.lab.training.run import Run, chosen_weights
 from vpgcnn.lab.training.search import load_policy, search_policy
 from vpgcnn.lab.training.seeds import generator, seed_of
@@ -265,7 +274,11 @@ class _Training:
         train, validation, test = len(self.data.train), len(self.data.validation), len(self.data.test)
         self.progress.message(f"images: {train} for training, {validation} for validation, {test} for the test")
         self.card = make_card(config, self.data)
-        self.batches = Batches(self.data.train, config, self.card, size=config.batch_size)
+        trained, held = self.data.train, None
+        if config.augmenter.kind == "reweighted":
+            check_reweighing(config, train, self.accelerator.num_processes)
+            held, trained = held_out(trained, config)
+        self.batches = Batches(trained, config, self.card, size=config.batch_size)
         self.per_epoch = self.batches.per_epoch
         if self.per_epoch == 0:
             raise UserError(
@@ -307,6 +320,10 @@ class _Training:
         self.stopping = False
         self.policy: Policy | None = None
         self.searched: dict[str, Any] = {}
+        self.reweighing: Reweighing | None = None
+        if held is not None:
+            device = self.accelerator.device
+            self.reweighing = Reweighing(self.plain, held, config, self.card, device, self.prior)
         self.saved_at = self.timed_at = time.monotonic()
 
     def _restore(self) -> None:
@@ -321,6 +338,8 @@ class _Training:
         load_weights(self.plain, parts["model"], self.run.state)
         for part, optimiser in self.optimisers.items():
             restore_optimiser(optimiser.optimizer, self.names[part], parts[part])
+        if self.reweighing is not None:
+            self.reweighing.restore(tensors, self.run.state)
         self.step, self.elapsed, self.best = metadata["step"], metadata["elapsed"], metadata["best"]
         self.epoch_sums, self.log_sums = metadata["epoch_sums"], metadata["log_sums"]
         self.objective = from_json(type(self.config.objective), metadata["objective"], "objective")
@@ -361,6 +380,9 @@ class _Training:
         for part, optimiser in self.optimisers.items():
             for group in optimiser.param_groups:
                 group["lr"] = self.settings[part].lr * factor
+        weights = None
+        if self.reweighing is not None:
+            images, weights = self.reweighing.advance(self.plain, images, labels, self.step, factor)
         torch.manual_seed(seed_of(config.seed, "step", self.step))
         self.model.train()
         set_progress(self.plain, self._progress)
@@ -369,7 +391,7 @@ class _Training:
                 prediction = self.model(images)
         except NotFiniteError as error:
             raise UserError(f"weights are not finite after step {self.step}: lower optimiser.lr") from error
-        elbo = Elbo.of(prediction, labels, self.prior)
+        elbo = Elbo.of(prediction, labels, self.prior, weights)
         self.accelerator.backward(self.objective.loss(elbo, self._progress) + penalty(self.plain))
         if config.clip > 0:
             self.accelerator.clip_grad_norm_(self.model.parameters(), config.clip)
@@ -411,6 +433,9 @@ class _Training:
         if self.policy is not None:
             draws = torch.rand(whole, 3, generator=generator(self.config.seed, "policy", self.step))[part]
             images = self.policy(images, labels, draws.to(images))
+        if self.config.augmenter.kind == "autoaugment":
+            chance = generator(self.config.seed, "autoaugment", self.step)
+            images = autoaugmented(images, chance, part, whole)
         return images, labels
 
     # ------------------------------------------------------------ between steps
@@ -419,6 +444,8 @@ class _Training:
         epoch = self.step // self.per_epoch
         training = {f"train_{key}": value for key, value in _means(self.epoch_sums).items()}
         self.epoch_sums = [0.0] * 4
+        if self.reweighing is not None:
+            self.reweighing.weigher.redraw()
         # With fewer images than processes some would have no layers to tell of.
         count = len(self.data.validation)
         theta = ThetaByClass(len(self.data.classes)) if count >= self.accelerator.num_processes else None
@@ -482,6 +509,8 @@ class _Training:
         for part, optimiser in self.optimisers.items():
             state = optimiser_tensors(optimiser.optimizer, self.names[part])
             tensors |= {f"{part}/{key}": value for key, value in state.items()}
+        if self.reweighing is not None:
+            tensors |= self.reweighing.tensors()
         scaler = None if self.accelerator.scaler is None else self.accelerator.scaler.state_dict()
         metadata = {"step": self.step, "elapsed": self.elapsed, "best": self.best, "scaler": scaler}
         metadata |= {"epoch_sums": self.epoch_sums, "log_sums": self.log_sums}
@@ -502,6 +531,8 @@ class _Training:
         if self.searched:
             result["seconds"] = round(self.elapsed + self.searched["elapsed"], 1)
             result["search_steps"] = self.searched["step"]
+        if self.reweighing is not None:
+            result["moves"] = [round(chance, 4) for chance in self.reweighing.weigher.chances.tolist()]
         if self.main:
             result["idle"] = self._idle()
             for sentence in result["idle"]:
