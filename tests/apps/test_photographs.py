@@ -208,7 +208,7 @@ def test_a_folder_of_images_becomes_a_table(trained: Path, tmp_path: Path, monke
 def test_settings_are_checked_before_photographs_are_read(
     words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vpgcnn.lab.training.suggest.suggest", lambda *_, **__: pytest.fail("photographs were read"))
+    monkeypatch.setattr("vpgcnn.lab.diagnosis.suggest.suggest", lambda *_, **__: pytest.fail("photographs were read"))
     result = vpgcnn("train", make_photos(tmp_path / "photos", 2), "--out", tmp_path / "run", *words)
     assert result.returncode in (1, 2)
     assert sentence in result.stderr
@@ -218,7 +218,7 @@ def test_settings_are_checked_before_photographs_are_read(
 def test_a_taken_folder_is_noticed_before_photographs_are_read(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vpgcnn.lab.training.suggest.suggest", lambda *_, **__: pytest.fail("photographs were read"))
+    monkeypatch.setattr("vpgcnn.lab.diagnosis.suggest.suggest", lambda *_, **__: pytest.fail("photographs were read"))
     result = vpgcnn("train", trained / "my photos", "--out", trained / "run")
     assert "holds a run already" in result.stderr
 

@@ -47,7 +47,7 @@ Your images: FOLDER (or --data FOLDER) has one folder per class (FOLDER/CLASS/*.
 FOLDER/validation and FOLDER/test); or give an .npz file. The name of a recipe is the recipe: write ./NAME for a folder
 of that name. The command looks at the images, chooses split, image size, network
 and number of epochs, and prints its choices; you can change every setting.
-  --group auto       which symmetry to build in (default: auto, the one that carries less information about the class)
+  --group auto       which symmetry to build in (default: auto, the one that `vpgcnn look FOLDER` begins with)
 
 Options:
   --network NAME     use another network; `vpgcnn models` lists them
@@ -166,11 +166,17 @@ def _default(options: argparse.Namespace, rest: list[str]) -> TrainConfig:
         config = recipe(options.recipe, options.preset)
         config = config if network is None else replace(config, model=network)
     else:
-        from vpgcnn.lab.training.suggest import suggest
+        from vpgcnn.lab.diagnosis.suggest import suggest
+        from vpgcnn.lab.training.progress import Progress, Quiet
 
         size, seed = _given(rest, "--data.size"), _given(rest, "--seed")
-        found = suggest(options.data, choice=options.group or "auto", network=network, size=size, seed=seed or 0)
-        if not options.json and not any(word in ("-h", "--help") for word in rest):
+        quiet = options.json or any(word in ("-h", "--help") for word in rest)
+        with Quiet() if quiet else Progress() as progress:
+            found = suggest(
+                options.data, choice=options.group or "auto", network=network, size=size, seed=seed or 0,
+                progress=progress,
+            )  # fmt: skip
+        if not quiet:
             print("\n".join(found.messages))  # noqa: T201
         config = found.config
     if options.objective is not None and options.objective != config.objective.name:
