@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import shlex
 import sys
 import textwrap
 import types
@@ -20,6 +19,7 @@ from vpgcnn.apps.commands.common import (
     CommandParser,
     UsageError,
     closest,
+    command_line,
     plural,
     print_json,
     spec_registry,
@@ -95,7 +95,7 @@ def main(arguments: list[str]) -> int:
     try:
         result = train(config, out, resume=options.resume, progress=Quiet() if options.json else Progress())
     except Interrupted as stop:
-        again = shlex.join(["vpgcnn", "train", *(word for word in arguments if word != "--resume"), "--resume"])
+        again = command_line("train", *(word for word in arguments if word != "--resume"), "--resume")
         print(f"vpgcnn: {stop}\ncontinue with: {again}", file=sys.stderr)  # noqa: T201
         return 130
     if options.json:
@@ -105,7 +105,7 @@ def main(arguments: list[str]) -> int:
         accuracy = f"test accuracy {test['accuracy']:.2%}" if test["images"] else "no test"
         where = f"epoch {result['epoch']}, {result['parameters']:,} parameters, {result['seconds']:.0f} s"
         print(f"{accuracy} on {plural(test['images'], 'image')} ({where})")  # noqa: T201
-        print(f"written to {out}; inspect it with: {shlex.join(['vpgcnn', 'evaluate', str(out)])}")  # noqa: T201
+        print(f"written to {out}; inspect it with: {command_line('evaluate', out)}")  # noqa: T201
     return 0
 
 
@@ -169,7 +169,7 @@ def _default(options: argparse.Namespace, rest: list[str]) -> TrainConfig:
         from vpgcnn.lab.diagnosis.suggest import suggest
         from vpgcnn.lab.training.progress import Progress, Quiet
 
-        size, seed = _given(rest, "--data.size"), _given(rest, "--seed")
+        size, seed = _given(rest, "--data.size") or _start_size(options), _given(rest, "--seed")
         quiet = options.json or any(word in ("-h", "--help") for word in rest)
         with Quiet() if quiet else Progress() as progress:
             found = suggest(
@@ -231,6 +231,16 @@ def _network(options: argparse.Namespace) -> ModelConfig | None:
     if options.network not in MODELS:
         raise unknown("network", options.network, MODELS)
     return MODELS[options.network].config
+
+
+def _start_size(options: argparse.Namespace) -> int | None:
+    """The image side that the network to start from was made for; None without one."""
+    if options.start is None:
+        return None
+    from vpgcnn.lab.training.checkpoint import read_card
+    from vpgcnn.lab.training.run import chosen_weights
+
+    return read_card(chosen_weights(options.start)).size
 
 
 def _given(words: list[str], name: str) -> int | None:
