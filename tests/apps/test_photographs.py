@@ -236,3 +236,15 @@ def test_a_longer_run_from_a_finished_one_is_explained(tmp_path: Path) -> None:
     start = [*start[3:], "--model.widths", 2, 2, 2] if "--model.widths" not in start else start
     advised = vpgcnn("train", photos, "--start", tmp_path / "run", "--out", tmp_path / "other", *start)
     assert advised.returncode == 0, advised.stderr
+
+
+def test_folders_inside_a_class_are_named(tmp_path: Path) -> None:
+    photos = make_photos(tmp_path / "photos", 10)
+    sentence = "passed over 2 folders inside class folders, whose images do not count: bright/old, dark/raw"
+    (photos / "dark" / "empty").mkdir()
+    assert sentence not in vpgcnn("look", photos, "--out", tmp_path / "look").stderr
+    for inner in (photos / "bright" / "old", photos / "dark" / "raw" / "2019"):
+        inner.mkdir(parents=True)
+        shutil.copy(photos / "dark" / "1.png", inner)
+    assert sentence in load(DataConfig(name=str(photos))).notes
+    assert sentence in vpgcnn("look", photos, "--out", tmp_path / "look").stderr
