@@ -169,6 +169,8 @@ def test_train_prints_what_it_chose(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["mnist67-180", "--network", "resnet18", "--start", "x"], "--network and --start cannot be combined"),
         (["mnist67-180", "--start", "nowhere"], "there is no run and no weights file nowhere"),
         (["--data", "nowhere"], "nowhere"),
+        (["--data", "nowhere", "--data.size", "-3"], "data.size must be at least 8 pixels, got -3"),
+        (["--data", "nowhere", "--data.size", "3"], "data.size must be at least 8 pixels, got 3"),
     ],
     ids=str,
 )
