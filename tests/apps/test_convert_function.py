@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -109,9 +110,14 @@ def test_later_commands_take_it(
     monkeypatch.setattr(plugins, "_ALLOWED", set())
     photos, use = pictures(code.parent / "photos"), ["--use", str(code)]
     run = code.parent / "run"
-    words = ["--epochs", "1", "--batch-size", "8", "--threads", "1", "--data.size", "32", "--out", str(run)]
+    words = ["--epochs", "1", "--batch-size", "8", "--threads", "1", "--out", str(run)]
+    capsys.readouterr()
     assert cli.main([*use, "train", "--data", str(photos), "--start", str(out), *words]) == 0
-    assert cli.main([*use, "evaluate", str(run)]) == 0
+    printed = capsys.readouterr().out
+    assert "32 × 32 pixels" in printed  # the size that the network was converted for; the pictures are smaller
+    advised = shlex.split(printed.rpartition("inspect it with: ")[2])
+    assert advised == ["vpgcnn", *use, "evaluate", str(run)]
+    assert cli.main(advised[1:]) == 0
     assert "θ" in capsys.readouterr().out
     diagnosed = ["--data", str(photos), "--group", "hue", "--steps", "3", "--out", str(code.parent / "diagnosis")]
     assert cli.main([*use, "diagnose", str(run), *diagnosed]) == 0

@@ -88,3 +88,14 @@ def test_the_pages_have_commands_and_are_linked() -> None:
         assert f"({page}.md)" in index
         assert f": {page}.md" in nav
         assert f"(docs/{page}.md)" in readme
+
+
+def test_the_windows_of_the_own_network_open_where_images_may_be_rotated() -> None:
+    text = (DOCS / "day-own-network.md").read_text(encoding="utf-8")
+    program = re.search(r"(?ms)^```python\n(.*?)^```$", text)
+    assert program is not None
+    names: dict = {"__name__": "block"}
+    exec(compile(program[1], "block", "exec"), names)
+    top, bottom, corner = (names["table"].theta["conv"][names["labels"] == label, 0].mean() for label in range(3))
+    assert names["table"].idle == ()
+    assert max(top, bottom) < corner - 0.2

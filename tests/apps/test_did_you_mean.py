@@ -62,7 +62,7 @@ def test_what_was_meant_is_said_in_one_sentence(
 
 def test_a_folder_may_stand_where_a_recipe_does(tmp_path: Path) -> None:
     photos = make_photos(tmp_path / "photos", 10)
-    small = ["--model.widths", 2, 2, 2, "--epochs", 1, "--threads", 1]
+    small = ["--group", "rotation", "--model.widths", 2, 2, 2, "--epochs", 1, "--threads", 1]
     result = vpgcnn("train", photos, "--out", tmp_path / "run", *small)
     assert result.returncode == 0, result.stderr
     config = read_settings(tmp_path / "run" / "last.safetensors")

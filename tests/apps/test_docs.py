@@ -68,6 +68,24 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
+def test_the_readme_installs_what_its_commands_need() -> None:
+    block = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Install")[2].split("```")[1]
+    assert block.index("-m venv") < block.index("pip install")
+    (extras,) = re.findall(r"pip install '\.\[(.*?)\]'", block)
+    assert {"train", "demo", "export"} <= set(extras.split(","))
+
+
+def test_each_network_for_own_images_has_a_width_that_the_page_names() -> None:
+    from vpgcnn.lab.diagnosis.suggest import NETWORKS
+
+    page = (ROOT / "docs/own-data.md").read_text(encoding="utf-8")
+    row = next(line for line in page.splitlines() if line.startswith("| network |"))
+    named = set(re.findall(r"--model\.(widths?)\b", row))
+    for symmetry, network in NETWORKS.items():
+        (width,) = {"width", "widths"} & set(vars(network))
+        assert width in named, symmetry
+
+
 # ---------------------------------------------------------------- one source
 
 

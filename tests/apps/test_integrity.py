@@ -193,3 +193,14 @@ def test_settings_changed_by_hand_say_how_to_keep_the_change(tmp_path: Path) -> 
     del data["sha256"]
     path.write_text(json.dumps(data))
     assert read_json(path)["epochs"] == 4
+
+
+@pytest.mark.parametrize("new", [True, False], ids=["zip", "legacy"])
+def test_pickles_are_never_loaded_and_the_way_out_is_said(new: bool, tmp_path: Path) -> None:
+    path = tmp_path / "plain.pth"
+    torch.save({"weight": torch.zeros(2)}, path, _use_new_zipfile_serialization=new)
+    said = vpgcnn("evaluate", path).stderr
+    assert said.startswith(f"vpgcnn: {path} was written by torch.save, as a pickle, which can run code")
+    assert "safetensors.torch.save_file(model.state_dict()" in said
+    assert "vpgcnn convert --help" in said
+    assert said.count("\n") == 1

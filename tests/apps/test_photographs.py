@@ -208,7 +208,7 @@ def test_a_folder_of_images_becomes_a_table(trained: Path, tmp_path: Path, monke
 def test_settings_are_checked_before_photographs_are_read(
     words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vpgcnn.lab.training.suggest.suggest", lambda *_, **__: pytest.fail("photographs were read"))
+    monkeypatch.setattr("vpgcnn.lab.diagnosis.suggest.suggest", lambda *_, **__: pytest.fail("photographs were read"))
     result = vpgcnn("train", make_photos(tmp_path / "photos", 2), "--out", tmp_path / "run", *words)
     assert result.returncode in (1, 2)
     assert sentence in result.stderr
@@ -218,7 +218,7 @@ def test_settings_are_checked_before_photographs_are_read(
 def test_a_taken_folder_is_noticed_before_photographs_are_read(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vpgcnn.lab.training.suggest.suggest", lambda *_, **__: pytest.fail("photographs were read"))
+    monkeypatch.setattr("vpgcnn.lab.diagnosis.suggest.suggest", lambda *_, **__: pytest.fail("photographs were read"))
     result = vpgcnn("train", trained / "my photos", "--out", trained / "run")
     assert "holds a run already" in result.stderr
 
@@ -236,3 +236,15 @@ def test_a_longer_run_from_a_finished_one_is_explained(tmp_path: Path) -> None:
     start = [*start[3:], "--model.widths", 2, 2, 2] if "--model.widths" not in start else start
     advised = vpgcnn("train", photos, "--start", tmp_path / "run", "--out", tmp_path / "other", *start)
     assert advised.returncode == 0, advised.stderr
+
+
+def test_folders_inside_a_class_are_named(tmp_path: Path) -> None:
+    photos = make_photos(tmp_path / "photos", 10)
+    sentence = "passed over 2 folders inside class folders, whose images do not count: bright/old, dark/raw"
+    (photos / "dark" / "empty").mkdir()
+    assert sentence not in vpgcnn("look", photos, "--out", tmp_path / "look").stderr
+    for inner in (photos / "bright" / "old", photos / "dark" / "raw" / "2019"):
+        inner.mkdir(parents=True)
+        shutil.copy(photos / "dark" / "1.png", inner)
+    assert sentence in load(DataConfig(name=str(photos))).notes
+    assert sentence in vpgcnn("look", photos, "--out", tmp_path / "look").stderr

@@ -105,3 +105,12 @@ def test_the_list_names_arms_and_files() -> None:
         assert f"{name}: " in listed
     assert f"results/{NAME}.json" in listed
     assert f"results/{NAME}-paper.json" in vpgcnn("reproduce", "--list", "--preset", "paper").stdout
+
+
+def test_the_list_says_where_minutes_are_known(tmp_path: Path) -> None:
+    note = "How many minutes they take is known only where their results are"
+    assert note in vpgcnn("reproduce", "--list", "--results", tmp_path / "none").stdout
+    (tmp_path / f"{NAME}.json").write_text('{"rows": [{"seconds": 120}]}')
+    listed = vpgcnn("reproduce", "--list", "--results", tmp_path).stdout
+    assert "2 minutes for 1 run" in listed
+    assert note not in listed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -68,8 +69,16 @@ def test_the_model_is_not_changed() -> None:
 
 
 def test_too_few_images_are_refused_with_the_number_that_is_needed() -> None:
-    with pytest.raises(UserError, match="needs at least 803 images, got 50"):
+    with pytest.raises(UserError, match="needs at least 803 images, got 50: allow a cost of") as error:
         tune(Wobbly(), split(torch.ones(50)), at_most=0.005, circle="rotation")
+    share = re.search(r"--may-cost ([\d.]+)%", str(error.value))
+    assert share is not None
+    allowed = float(share[1]) / 100
+    assert tune(Wobbly(), split(torch.ones(50)), at_most=allowed, circle="rotation").dial == 1.0
+    with pytest.raises(UserError, match="needs at least"):
+        tune(Wobbly(), split(torch.ones(50)), at_most=allowed - 0.001, circle="rotation")
+    with pytest.raises(UserError, match="got 1: give more images"):  # not even a cost of 99.9 %
+        tune(Wobbly(), split(torch.ones(1)), at_most=0.5, circle="rotation")
     for wrong in (0.0, 1.0, -1.0):
         with pytest.raises(UserError, match="between 0 and 1"):
             tune(Wobbly(), split(torch.ones(50)), at_most=wrong, circle="rotation")

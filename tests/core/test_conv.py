@@ -407,3 +407,10 @@ def test_a_lift_takes_images_as_tensors(wrong) -> None:
 def test_an_image_is_not_a_feature() -> None:
     with pytest.raises(TypeError, match="takes a GroupFeature, got Tensor: begin with LiftConv2d"):
         GroupConv2d(3, 4, 3, Hue(3))(torch.rand(1, 3, 8, 8))
+
+
+@pytest.mark.parametrize("layer", [LiftConv2d, GroupConv2d])
+def test_grouped_convolutions_are_refused_in_a_sentence(layer) -> None:
+    with pytest.raises(ValueError, match=rf"{layer.__name__} has no grouped convolutions: .*got groups=2"):
+        layer(3, 4, 3, Hue(3), groups=2)
+    layer(3, 4, 3, Hue(3), groups=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,15 @@ import pytest
 import torch
 from PIL import Image
 
+from vpgcnn import Dihedral
 from vpgcnn.apps import cli
 from vpgcnn.errors import UserError
 from vpgcnn.lab.data import DataConfig, load
 from vpgcnn.lab.data.base import stratified_holdout_split
+from vpgcnn.lab.diagnosis.look import look
+from vpgcnn.lab.diagnosis.look_words import verdict
+from vpgcnn.lab.diagnosis.suggest import suggest
 from vpgcnn.lab.networks import PlainConfig, symmetry
-from vpgcnn.lab.training.suggest import suggest
 
 
 def folder(root: Path, kind: str, counts: tuple[int, ...] = (30, 30, 30), size: int = 32) -> Path:
@@ -46,8 +50,31 @@ def test_what_tells_the_class_is_not_taken_for_a_symmetry(tmp_path: Path) -> Non
     by_hue, by_turn = suggest(folder(tmp_path / "a", "hue")), suggest(folder(tmp_path / "b", "rotation"))
     assert by_hue.symmetry == symmetry(by_hue.config.model) == "rotation"
     assert by_turn.symmetry == symmetry(by_turn.config.model) == "hue"
-    assert any(line.startswith("hue: matters for the class") for line in by_hue.messages)
-    assert any(line.startswith("rotation: matters for the class") for line in by_turn.messages)
+    assert "Colour matters for the class." in by_hue.messages
+    assert "Orientation matters for the class." in by_turn.messages
+
+
+@pytest.mark.parametrize("kind", ["hue", "rotation", "shape"])
+@pytest.mark.parametrize("each", [3, 12, 40])
+def test_it_chooses_what_look_begins_with_and_says_the_same(tmp_path: Path, kind: str, each: int) -> None:
+    photos = folder(tmp_path, kind, (each, each, each))
+    said, found = verdict(look(photos)), suggest(photos)
+    assert found.symmetry == said.group
+    assert [f"{headline}." for headline in said.headlines.values()] == list(found.messages[1:4])
+    words = shlex.split(said.command)
+    if said.group == "mirror":
+        assert found.config.model.group == Dihedral(1)
+        assert words[words.index("--model.group") + 1] == "Dihedral(1)"
+    else:
+        assert words[words.index("--group") + 1] == symmetry(found.config.model)
+    assert ("--data.augment" in words) == said.keeps_sides
+
+
+def test_pictures_whose_sides_matter_are_not_mirrored(tmp_path: Path) -> None:
+    """A bright side: mirrored, two of the three classes turn into each other."""
+    found = suggest(folder(tmp_path, "rotation", (40, 40, 40), 64))
+    assert "Mirroring matters for the class." in found.messages
+    assert (found.config.data.size, found.config.data.augment) == (64, "shift")
 
 
 def test_long_tails_are_noticed(tmp_path: Path) -> None:
@@ -75,7 +102,7 @@ def test_grey_images_have_no_hue(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         for number in range(5):
             Image.new("L", (30, 30), 40 * number).save(tmp_path / name / f"{number}.png")
-    assert suggest(tmp_path).symmetry == "rotation"
+    assert suggest(tmp_path).symmetry in ("rotation", "mirror", "none")
     with pytest.raises(UserError, match="are grey and have no hue"):
         suggest(tmp_path, choice="hue")
 
@@ -142,6 +169,8 @@ def test_train_prints_what_it_chose(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["mnist67-180", "--network", "resnet18", "--start", "x"], "--network and --start cannot be combined"),
         (["mnist67-180", "--start", "nowhere"], "there is no run and no weights file nowhere"),
         (["--data", "nowhere"], "nowhere"),
+        (["--data", "nowhere", "--data.size", "-3"], "data.size must be at least 8 pixels, got -3"),
+        (["--data", "nowhere", "--data.size", "3"], "data.size must be at least 8 pixels, got 3"),
     ],
     ids=str,
 )
@@ -191,6 +220,8 @@ def test_a_run_finds_its_images_from_anywhere(
 
 
 def test_too_few_images_are_not_asked_too_much(tmp_path: Path) -> None:
-    messages = suggest(folder(tmp_path, "shape", (3, 3), 16)).messages
-    assert any("but there are too few images to be sure" in line for line in messages)
+    found = suggest(folder(tmp_path, "shape", (3, 3), 16))
+    messages = found.messages
+    assert found.symmetry == "none"
+    assert any(line.startswith("Nothing speaks for a symmetry yet") for line in messages)
     assert any(line.startswith("only 1 image is left") for line in messages)

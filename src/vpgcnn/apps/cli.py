@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 from vpgcnn import __version__
+from vpgcnn.apps.commands.common import remember_use
 from vpgcnn.errors import UserError
 
 __all__ = ["main"]
@@ -64,12 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] in ("-V", "--version"):
         print(f"vpgcnn {__version__}")  # noqa: T201
         return 0
+    given = words
     try:
-        words = _load_plugins(words)
+        words = _load_plugins(given)
     except UserError as error:
         return _complain(str(error), 1)
     if not words:
         return _complain("--use FILE.py comes before a command: vpgcnn --use FILE.py train …", 2)
+    remember_use(given[: len(given) - len(words)])
     name, rest = words[0], words[1:]
     if name not in COMMANDS:
         close = difflib.get_close_matches(name, COMMANDS, 1)

@@ -19,7 +19,7 @@ from vpgcnn.measure.moving import MovingFeatures, moving_features
 from vpgcnn.measure.orbits import Orbit, follow
 from vpgcnn.measure.places import Circle, Places, at_places
 from vpgcnn.measure.reading import LevelReading, read_levels, whole_group, with_mean_levels
-from vpgcnn.measure.risk import betting_p_value, images_needed, widest
+from vpgcnn.measure.risk import betting_p_value, images_needed, smallest_cost, widest
 from vpgcnn.measure.scores import brier, calibration_error, nll, orbit_probabilities, probabilities, reliability
 from vpgcnn.measure.spread import Spread, folds_of, spread
 from vpgcnn.measure.table import LevelTable, levels
@@ -73,6 +73,7 @@ __all__ = [
     "read_levels",
     "reliability",
     "rotations",
+    "smallest_cost",
     "spread",
     "whole_group",
     "widest",

@@ -14,6 +14,7 @@ the variance (Waudby-Smith and Ramdas, 2020), so that a sample with few changed 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import torch
@@ -21,10 +22,12 @@ from torch import Tensor
 
 from vpgcnn.errors import UserError
 
-__all__ = ["betting_p_value", "images_needed", "widest"]
+__all__ = ["betting_p_value", "images_needed", "smallest_cost", "widest"]
 
 SMALLEST_COST = 1e-4
 """A smaller mean cost would need more than 40,000 images."""
+STEPS = 1000
+"""`smallest_cost` is a multiple of 1/STEPS."""
 LARGEST_BET = 0.75
 """The largest bet, as a share of the largest that cannot lose everything."""
 
@@ -97,3 +100,13 @@ def images_needed(at_most: float, confidence: float = 0.95) -> int:
         enough = betting_p_value(torch.zeros(middle), at_most, confidence) <= 1 - confidence
         low, high = (low, middle) if enough else (middle, high)
     return high
+
+
+def smallest_cost(images: int, confidence: float = 0.95) -> float | None:
+    """The smallest cost, in steps of 0.1 %, that `widest` can promise from so many images; None if there is none."""
+    costs = [step / STEPS for step in range(1, STEPS)]
+    if images < 1:
+        return None
+    zeros = torch.zeros(images)
+    place = bisect_left(costs, True, key=lambda cost: betting_p_value(zeros, cost, confidence) <= 1 - confidence)
+    return costs[place] if place < len(costs) else None

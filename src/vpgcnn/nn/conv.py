@@ -82,9 +82,15 @@ class _GroupConvolution(nn.Module):
         stride: int = 1,
         padding: Padding = 0,
         dilation: int = 1,
+        groups: int = 1,
         bias: bool = True,
     ) -> None:
         super().__init__()
+        if groups != 1:
+            raise ValueError(
+                f"{type(self).__name__} has no grouped convolutions: every output channel sees all input channels, got "
+                f"groups={groups}"
+            )
         level = Full() if level is None else level
         kernel = default_kernel(group) if kernel is None and isinstance(group, Group) else kernel
         for what, value, kind, example in (
@@ -403,6 +409,7 @@ class LiftConv2d(_GroupConvolution):
         stride: As in `nn.Conv2d`.
         padding: A number, or "same" for an odd kernel.
         dilation: As in `nn.Conv2d`.
+        groups: Only 1: there are no grouped convolutions.
         bias: As in `nn.Conv2d`.
     """
 
@@ -484,6 +491,7 @@ class GroupConv2d(_GroupConvolution):
         stride: As in `nn.Conv2d`; see `LiftConv2d`.
         padding: A number, or "same" for an odd kernel.
         dilation: As in `nn.Conv2d`.
+        groups: Only 1: there are no grouped convolutions.
         bias: As in `nn.Conv2d`.
     """
 

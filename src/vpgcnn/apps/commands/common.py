@@ -6,6 +6,7 @@ import argparse
 import difflib
 import json
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,10 +21,12 @@ __all__ = [
     "CommandParser",
     "UsageError",
     "closest",
+    "command_line",
     "data_dir_option",
     "parser",
     "plural",
     "print_json",
+    "remember_use",
     "spec_registry",
     "table",
     "unknown",
@@ -74,6 +77,20 @@ class CommandParser(argparse.ArgumentParser):
             advice = f"did you mean {hint}?" if hint else f"choose from {', '.join(choices)}"
             message = f"{wrong[1]}: unknown value {wrong[2]!r}: {advice}"
         raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+_USED: list[str] = []
+"""The words `--use FILE.py` of this command line."""
+
+
+def remember_use(words: Iterable[str]) -> None:
+    """Keep the words before the command, so that advice can repeat them."""
+    _USED[:] = words
+
+
+def command_line(*words: object) -> str:
+    """A command to paste into a shell, with the plug-ins of this one."""
+    return shlex.join(["vpgcnn", *_USED, *map(str, words)])
 
 
 def closest(name: str, choices: Iterable[str]) -> str | None:

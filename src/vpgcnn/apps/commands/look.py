@@ -44,6 +44,7 @@ def main(arguments: list[str]) -> int:
 
     from vpgcnn.apps.commands.diagnose import check_out
     from vpgcnn.lab.config_io import write_bytes, write_json
+    from vpgcnn.lab.data.folder import passed_over
     from vpgcnn.lab.diagnosis.look import look
     from vpgcnn.lab.diagnosis.look_words import verdict
     from vpgcnn.lab.report.look import page
@@ -64,6 +65,9 @@ def main(arguments: list[str]) -> int:
     write_json(options.out / "look.json", {"made_by": made, **plain})
     report = options.out / "report.html"
     write_bytes(report, page(plain, _shown(found), made).encode())
+    inner = passed_over(options.folder) if options.folder.is_dir() and found.classes else ""
+    if inner:
+        print(inner, file=sys.stderr)  # noqa: T201
     for reason in list(found.skipped.values())[:5]:
         print(f"skipped: {reason}", file=sys.stderr)  # noqa: T201
     if len(found.skipped) > 5:

@@ -49,8 +49,13 @@ def main(arguments: list[str]) -> int:
     from vpgcnn.lab.experiments.registry import REPRODUCTIONS, listing, reproduction
 
     if options.list:
-        for name in REPRODUCTIONS:
-            print(listing(name, options.preset, options.results))  # noqa: T201
+        entries = [listing(name, options.preset, options.results) for name in REPRODUCTIONS]
+        print("\n".join(entries))  # noqa: T201
+        if not any(" minutes for " in entry for entry in entries):
+            print(  # noqa: T201
+                f"How many minutes they take is known only where their results are, and {options.results} has none: "
+                "run this in a clone of the repository, or name the folder with --results."
+            )
         return 0
     if options.name is None:
         raise UserError(f"name a table or figure: one of {', '.join(REPRODUCTIONS)}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import shlex
 import sys
 import textwrap
 import types
@@ -20,6 +19,7 @@ from vpgcnn.apps.commands.common import (
     CommandParser,
     UsageError,
     closest,
+    command_line,
     plural,
     print_json,
     spec_registry,
@@ -47,7 +47,7 @@ Your images: FOLDER (or --data FOLDER) has one folder per class (FOLDER/CLASS/*.
 FOLDER/validation and FOLDER/test); or give an .npz file. The name of a recipe is the recipe: write ./NAME for a folder
 of that name. The command looks at the images, chooses split, image size, network
 and number of epochs, and prints its choices; you can change every setting.
-  --group auto       which symmetry to build in (default: auto, the one that carries less information about the class)
+  --group auto       which symmetry to build in (default: auto, the one that `vpgcnn look FOLDER` begins with)
 
 Options:
   --network NAME     use another network; `vpgcnn models` lists them
@@ -95,7 +95,7 @@ def main(arguments: list[str]) -> int:
     try:
         result = train(config, out, resume=options.resume, progress=Quiet() if options.json else Progress())
     except Interrupted as stop:
-        again = shlex.join(["vpgcnn", "train", *(word for word in arguments if word != "--resume"), "--resume"])
+        again = command_line("train", *(word for word in arguments if word != "--resume"), "--resume")
         print(f"vpgcnn: {stop}\ncontinue with: {again}", file=sys.stderr)  # noqa: T201
         return 130
     if options.json:
@@ -105,7 +105,7 @@ def main(arguments: list[str]) -> int:
         accuracy = f"test accuracy {test['accuracy']:.2%}" if test["images"] else "no test"
         where = f"epoch {result['epoch']}, {result['parameters']:,} parameters, {result['seconds']:.0f} s"
         print(f"{accuracy} on {plural(test['images'], 'image')} ({where})")  # noqa: T201
-        print(f"written to {out}; inspect it with: {shlex.join(['vpgcnn', 'evaluate', str(out)])}")  # noqa: T201
+        print(f"written to {out}; inspect it with: {command_line('evaluate', out)}")  # noqa: T201
     return 0
 
 
@@ -166,11 +166,17 @@ def _default(options: argparse.Namespace, rest: list[str]) -> TrainConfig:
         config = recipe(options.recipe, options.preset)
         config = config if network is None else replace(config, model=network)
     else:
-        from vpgcnn.lab.training.suggest import suggest
+        from vpgcnn.lab.diagnosis.suggest import suggest
+        from vpgcnn.lab.training.progress import Progress, Quiet
 
-        size, seed = _given(rest, "--data.size"), _given(rest, "--seed")
-        found = suggest(options.data, choice=options.group or "auto", network=network, size=size, seed=seed or 0)
-        if not options.json and not any(word in ("-h", "--help") for word in rest):
+        size, seed = _given(rest, "--data.size") or _start_size(options), _given(rest, "--seed")
+        quiet = options.json or any(word in ("-h", "--help") for word in rest)
+        with Quiet() if quiet else Progress() as progress:
+            found = suggest(
+                options.data, choice=options.group or "auto", network=network, size=size, seed=seed or 0,
+                progress=progress,
+            )  # fmt: skip
+        if not quiet:
             print("\n".join(found.messages))  # noqa: T201
         config = found.config
     if options.objective is not None and options.objective != config.objective.name:
@@ -225,6 +231,16 @@ def _network(options: argparse.Namespace) -> ModelConfig | None:
     if options.network not in MODELS:
         raise unknown("network", options.network, MODELS)
     return MODELS[options.network].config
+
+
+def _start_size(options: argparse.Namespace) -> int | None:
+    """The image side that the network to start from was made for; None without one."""
+    if options.start is None:
+        return None
+    from vpgcnn.lab.training.checkpoint import read_card
+    from vpgcnn.lab.training.run import chosen_weights
+
+    return read_card(chosen_weights(options.start)).size
 
 
 def _given(words: list[str], name: str) -> int | None:

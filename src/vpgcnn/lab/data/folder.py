@@ -24,6 +24,7 @@ __all__ = [
     "load_arrays",
     "load_folder",
     "part_folders",
+    "passed_over",
 ]
 
 IGNORED = (".ipynb_checkpoints", "__MACOSX")
@@ -96,6 +97,9 @@ def load_folder(config: DataConfig, folder: Path) -> Dataset:
     empty = [path.name for path in sorted(parts.get("train", folder).iterdir()) if _is_empty_class(path)]
     if empty:
         notes.append(f"empty folders ignored: {', '.join(empty)}")
+    inner = passed_over(folder)
+    if inner:
+        notes.append(inner)
     return _split_missing_parts(str(folder), classes, read, tuple(notes), config)
 
 
@@ -211,6 +215,29 @@ def _deeper(folder: Path) -> str:
         example = image_files(below[found[0]][0])[0].relative_to(folder)
         return f"; its images are one folder too deep, such as {example}"
     return ""
+
+
+def passed_over(folder: Path) -> str:
+    """A sentence that names the folders with images inside class folders, which are not read; empty if there are none.
+
+    Args:
+        folder: A folder of classes, or of the parts train, validation and test.
+    """
+    classes = [path for where in part_folders(folder).values() for path in sorted(where.iterdir()) if image_files(path)]
+    known = suffixes()
+    inner = [
+        path.relative_to(folder).as_posix()
+        for each in classes
+        for path in sorted(each.iterdir())
+        if path.is_dir()
+        and not path.name.startswith(".")
+        and path.name not in IGNORED
+        and any(file.suffix.lower() in known for file in path.rglob("*"))
+    ]
+    if not inner:
+        return ""
+    names = ", ".join(inner[:NAMED]) + (f" and {len(inner) - NAMED} more" if len(inner) > NAMED else "")
+    return f"passed over {_count(len(inner), 'folder')} inside class folders, whose images do not count: {names}"
 
 
 def _heic_files(folder: Path) -> list[Path]:

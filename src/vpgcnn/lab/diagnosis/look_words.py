@@ -10,10 +10,11 @@ from typing import Literal
 from vpgcnn.lab.diagnosis.look import ONE, SURE, Finding, Look
 from vpgcnn.measure import Circle
 
-__all__ = ["Advice", "Verdict", "verdict"]
+__all__ = ["Advice", "Beginning", "Verdict", "verdict"]
 
 LISTED = 3
 Advice = Literal["full", "variational", "leave", "unknown"]
+Beginning = Literal["rotation", "hue", "both", "mirror", "none"]
 SUBJECT: dict[Circle, str] = {"rotation": "Orientation", "hue": "Colour", "mirror": "Mirroring"}
 WHAT: dict[Circle, str] = {"rotation": "orientation", "hue": "colour", "mirror": "left and right"}
 COPY: dict[Circle, str] = {"rotation": "rotated copy", "hue": "copy with shifted hue", "mirror": "mirrored copy"}
@@ -38,6 +39,9 @@ class Verdict:
         headlines: Circle → a few words.
         sentences: Circle → sentences: are the pictures spread, is the class carried, and what follows.
         advice: Circle → which level to begin with.
+        group: The symmetry to begin with; `vpgcnn train FOLDER` builds it in.
+        full: Whether it is safe to use the whole group for every image.
+        keeps_sides: Whether left and right matter, so that training must not mirror images at random.
         command: A command line to begin with; empty if there are no classes.
         reason: Why this command.
     """
@@ -45,6 +49,9 @@ class Verdict:
     headlines: dict[Circle, str]
     sentences: dict[Circle, list[str]]
     advice: dict[Circle, Advice]
+    group: Beginning
+    full: bool
+    keeps_sides: bool
     command: str
     reason: str
 
@@ -56,9 +63,11 @@ def verdict(found: Look) -> Verdict:
         each.change: [_spread(each), *_carried(each), *_twins(each, found), *_follows(each, advice[each.change])]
         for each in found.findings
     }
-    command, reason = _command(found, advice)
+    group, full = _begin(found, advice)
+    keeps_sides = any(each.change == "mirror" and each.carrying == "yes" for each in found.findings)
+    command, reason = _command(found, advice, group, full, keeps_sides)
     headlines = {each.change: _headline(each, advice[each.change]) for each in found.findings}
-    return Verdict(headlines, sentences, advice, command, reason)
+    return Verdict(headlines, sentences, advice, group, full, keeps_sides, command, reason)
 
 
 def _advice(found: Finding) -> Advice:
@@ -206,42 +215,44 @@ def _follows(found: Finding, advice: Advice) -> list[str]:
     return ["Let a level for each image decide."]
 
 
-def _command(found: Look, advice: dict[Circle, Advice]) -> tuple[str, str]:
-    """The command to begin with, and why."""
-    if not found.classes:
-        return "", "Training needs classes: sort the images into one folder for each, and look again."
+def _begin(found: Look, advice: dict[Circle, Advice]) -> tuple[Beginning, bool]:
+    """The symmetry to begin with, and whether the whole group is safe."""
     full = [change for change, level in advice.items() if level == "full"]
     some = [change for change, level in advice.items() if level == "variational"]
     chosen = full or sorted(some, key=lambda change: _told(found, change))[:1]
+    if {"rotation", "hue"} <= set(chosen):
+        return "both", bool(full)
+    for change in chosen:
+        if change == "rotation" or change == "hue":
+            return change, bool(full)
+    return ("mirror" if chosen else "none"), bool(full)
+
+
+def _command(
+    found: Look, advice: dict[Circle, Advice], group: Beginning, full: bool, keeps_sides: bool
+) -> tuple[str, str]:
+    """The command to begin with, and why."""
+    if not found.classes:
+        return "", "Training needs classes: sort the images into one folder for each, and look again."
     words = ["vpgcnn", "train", str(found.folder), *(["--skip-damaged"] if found.skipped else [])]
     out = ["--out", f"runs/{found.folder.stem or found.folder.resolve().stem or 'images'}"]
-    mirrored = advice.get("mirror")
-    keep = ["--data.augment", "shift"] if _carries(found, "mirror") else []
+    keep = ["--data.augment", "shift"] if keeps_sides else []
     note = " Training must not mirror images at random: --data.augment shift." if keep else ""
-    if not chosen:
+    if group == "none":
         unknown = all(level == "unknown" for level in advice.values())
         reason = "Nothing speaks for a symmetry yet" if unknown else "These pictures need what a symmetry would ignore"
         return shlex.join([*words, "--group", "none", *keep, *out]), f"{reason}: begin with an ordinary network.{note}"
     level = ["--model.level", "full"] if full else []
-    if {"rotation", "hue"} <= set(chosen):
-        group, name = ["--group", "both"], "rotation and hue"
-    elif chosen == ["mirror"]:
-        group, name = ["--group", "rotation", *MIRROR], "mirror"
-    else:
-        first = next(change for change in chosen if change != "mirror")
-        group, name = ["--group", first], first
+    built = ["--group", "rotation", *MIRROR] if group == "mirror" else ["--group", group]
+    name = "rotation and hue" if group == "both" else group
     why = "which may be ignored for every image" if full else "and a level for each image, which decides how much of it"
-    if mirrored == "full" and name != "mirror":
+    if advice.get("mirror") == "full" and group != "mirror":
         note = (
             " Training already mirrors images at random if they have 48 pixels or more, which is enough to begin with."
         )
-    return shlex.join([*words, *group, *level, *keep, *out]), f"Begin with {name}{',' if full else ''} {why}.{note}"
+    return shlex.join([*words, *built, *level, *keep, *out]), f"Begin with {name}{',' if full else ''} {why}.{note}"
 
 
 def _told(found: Look, change: Circle) -> float:
     finding = next(each for each in found.findings if each.change == change)
     return math.inf if finding.spread is None else finding.spread.told
-
-
-def _carries(found: Look, change: Circle) -> bool:
-    return any(each.change == change and each.carrying == "yes" for each in found.findings)

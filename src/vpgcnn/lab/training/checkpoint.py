@@ -7,6 +7,7 @@ import json
 import math
 import re
 import warnings
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -132,7 +133,25 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         if isinstance(error, UserError):
             raise
+        if _is_pickle(path):
+            raise UserError(
+                f"{path} was written by torch.save, as a pickle, which can run code and is never loaded: where you "
+                f"trust it, write the weights with safetensors.torch.save_file(model.state_dict(), "
+                f"'{path.stem}.safetensors'), and then see `vpgcnn convert --help`"
+            ) from error
         raise UserError(f"{path} is damaged or not a safetensors file: {error}") from error
+
+
+def _is_pickle(path: Path) -> bool:
+    """Whether a file is one of torch.save: an archive around a pickle, or, in its older form, a pickle."""
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                return any(name.endswith("data.pkl") for name in archive.namelist())
+        with path.open("rb") as stream:
+            return stream.read(1) == b"\x80"  # how pickles begin from protocol 2 on
+    except (OSError, zipfile.BadZipFile):
+        return False
 
 
 def _check_sum(path: Path, metadata: dict[str, str], tensors: dict[str, Tensor]) -> None:

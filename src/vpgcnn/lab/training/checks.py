@@ -25,6 +25,9 @@ __all__ = [
     "held_count",
 ]
 
+SMALLEST = 8
+"""Smallest side of images in pixels: networks halve it up to three times."""
+
 
 def check_threads(count: int) -> None:
     """Refuse a number of threads that the machine cannot use; 0 leaves the choice to torch."""
@@ -57,6 +60,11 @@ def check_settings(config: TrainConfig, processes: int) -> None:
     for name in ("clip", "log_steps", "save_seconds", "watch"):
         if getattr(config, name) < 0:
             raise UserError(f"{name} must not be negative, got {getattr(config, name)}")
+    if config.data.size is not None and config.data.size < SMALLEST:
+        raise UserError(
+            f"data.size must be at least {SMALLEST} pixels, got {config.data.size}: networks halve images up to three "
+            "times"
+        )
     if config.batch_size % processes:
         raise UserError(f"batch_size {config.batch_size} cannot be divided evenly among {processes} processes")
     if not 0 <= config.warmup < 1 or not 0 <= config.final <= 1:

@@ -13,7 +13,7 @@ from vpgcnn.lab.data import Split
 from vpgcnn.lab.networks import to_unit
 from vpgcnn.lab.training.progress import Quiet
 from vpgcnn.levels import set_dial
-from vpgcnn.measure import Circle, at_places, images_needed, read_levels, widest
+from vpgcnn.measure import Circle, at_places, images_needed, read_levels, smallest_cost, widest
 
 __all__ = ["DIALS", "Point", "Tuning", "tune"]
 
@@ -110,9 +110,11 @@ def tune(
         raise UserError(f"the confidence must be between 0 and 1, got {confidence}")
     needed = images_needed(at_most, confidence)
     if len(split) < needed:
+        least = smallest_cost(len(split), confidence)
+        allowed = "" if least is None else f"allow a cost of {100 * least:g} % (--may-cost {100 * least:g}%), or "
         raise UserError(
             f"a cost of at most {100 * at_most:g} % at {100 * confidence:g} % confidence needs at least {needed} "
-            f"images, got {len(split)}: allow a larger cost, or give more images"
+            f"images, got {len(split)}: {allowed}give more images"
         )
     progress = progress or Quiet()
     model = copy.deepcopy(model).eval()
