@@ -299,3 +299,11 @@ def test_nonsense_is_refused(few: TrainConfig, tmp_path: Path, change: dict[str,
     assert not (tmp_path / "run").exists()
     with pytest.raises(UserError, match="trains in one process, got 2"):
         check_reweighing(few, 96, 2)
+
+
+def test_networks_on_a_group_are_refused(few: TrainConfig, tmp_path: Path) -> None:
+    """Their layers have no second derivatives: the gradient of the weights would silently lack terms."""
+    config = replace(few, model=replace(few.model, group=DIGITS.group, level=DIGITS.level))
+    with pytest.raises(UserError, match=r"differentiates training steps, which layers on SO2\(n=8\) cannot do"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -108,6 +108,11 @@ def check_reweighing(config: TrainConfig, images: int, processes: int) -> None:
     settings = config.augmenter
     if processes > 1:
         raise UserError(f"augmenter.kind reweighted trains in one process, got {processes}: its weights need the batch")
+    if config.model.group.count > 1:  # their norms and convolutions have no second derivatives
+        raise UserError(
+            f"augmenter.kind reweighted differentiates training steps, which layers on {config.model.group} cannot do: "
+            "choose --model.group none"
+        )
     if not 0 < settings.held < 1:
         raise UserError(f"augmenter.held must be a share of the training images between 0 and 1, got {settings.held}")
     for name in ("lr", "lookahead"):
