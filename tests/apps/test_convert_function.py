@@ -136,6 +136,10 @@ def test_later_commands_take_it(
         (["my_nets:small"], "no group to convert to"),
         (["my_nets:small", "--hues", "3", "--grey", "--size", "32"], "does not accept images (2, 1, 32, 32)"),
         (
+            ["my_nets:small", "--hues", "3", "--weights", "plain.pth"],
+            "plain.pth was written by torch.save, as a pickle",
+        ),
+        (
             ["my_nets:small", "--hues", "3", "--weights", "none.safetensors"],
             "there is no weights file",
         ),
@@ -143,6 +147,7 @@ def test_later_commands_take_it(
     ],
 )
 def test_what_cannot_be_is_said(code: Path, capsys: pytest.CaptureFixture[str], words: list[str], reason: str) -> None:
+    torch.save({"weight": torch.zeros(2)}, code.parent / "plain.pth")
     assert cli.main(["convert", *words]) == 1
     said = capsys.readouterr().err
     assert reason in said

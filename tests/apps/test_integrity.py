@@ -204,3 +204,11 @@ def test_pickles_are_never_loaded_and_the_way_out_is_said(new: bool, tmp_path: P
     assert "safetensors.torch.save_file(model.state_dict()" in said
     assert "vpgcnn convert --help" in said
     assert said.count("\n") == 1
+
+
+def test_a_damaged_safetensors_file_is_not_called_a_pickle(tmp_path: Path) -> None:
+    """Its first byte may be that of a pickle: it is the lowest one of the length of the header."""
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes((0x280).to_bytes(8, "little") + b'{"weight":{"dtype":"F32"')
+    said = vpgcnn("evaluate", path).stderr
+    assert said.startswith(f"vpgcnn: {path} is damaged or not a safetensors file")

@@ -158,7 +158,7 @@ def _convert_function(function: str, target: Path, options: argparse.Namespace) 
     from vpgcnn.lab.data.config import DataConfig
     from vpgcnn.lab.networks import PlainConfig, PlainNet
     from vpgcnn.lab.plugins import allow_network, build_network
-    from vpgcnn.lab.training.checkpoint import Card, load_weights
+    from vpgcnn.lab.training.checkpoint import Card, load_weights, unreadable
 
     if options.config:
         raise UserError("--config belongs to weights files: MODULE:FUNCTION takes --size, --mean, --std and --classes")
@@ -175,7 +175,7 @@ def _convert_function(function: str, target: Path, options: argparse.Namespace) 
         try:
             load_weights(network, load_file(options.weights), options.weights)
         except (SafetensorError, OSError) as error:
-            raise UserError(f"{options.weights} is damaged or not a safetensors file: {error}") from error
+            raise unreadable(options.weights, error) from error
     shape = (2, channels, options.size, options.size)
     try:
         with torch.no_grad():

@@ -37,6 +37,7 @@ __all__ = [
     "save_model",
     "save_tensors",
     "started",
+    "unreadable",
 ]
 
 FORMAT = "vpgcnn-2"
@@ -133,13 +134,23 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         if isinstance(error, UserError):
             raise
-        if _is_pickle(path):
-            raise UserError(
-                f"{path} was written by torch.save, as a pickle, which can run code and is never loaded: where you "
-                f"trust it, write the weights with safetensors.torch.save_file(model.state_dict(), "
-                f"'{path.stem}.safetensors'), and then see `vpgcnn convert --help`"
-            ) from error
-        raise UserError(f"{path} is damaged or not a safetensors file: {error}") from error
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: Exception) -> UserError:
+    """What to say of a file that is not a safetensors file, or is damaged.
+
+    Args:
+        path: The file.
+        error: What reading it raised.
+    """
+    if _is_pickle(path):
+        return UserError(
+            f"{path} was written by torch.save, as a pickle, which can run code and is never loaded: where you "
+            f"trust it, write the weights with safetensors.torch.save_file(model.state_dict(), "
+            f"'{path.stem}.safetensors'), and then see `vpgcnn convert --help`"
+        )
+    return UserError(f"{path} is damaged or not a safetensors file: {error}")
 
 
 def _is_pickle(path: Path) -> bool:
@@ -149,7 +160,8 @@ def _is_pickle(path: Path) -> bool:
             with zipfile.ZipFile(path) as archive:
                 return any(name.endswith("data.pkl") for name in archive.namelist())
         with path.open("rb") as stream:
-            return stream.read(1) == b"\x80"  # how pickles begin from protocol 2 on
+            start = stream.read(9)
+        return start[:1] == b"\x80" and start[8:] != b"{"  # pickles from protocol 2 on, and not a safetensors header
     except (OSError, zipfile.BadZipFile):
         return False
 
@@ -267,7 +279,7 @@ def load_foreign(path: Path, card: Card) -> nn.Module:
     try:
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is damaged or not a safetensors file: {error}") from error
+        raise unreadable(path, error) from error
     load_weights(model.network, tensors, path)
     return model.eval()
 
