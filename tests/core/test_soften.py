@@ -151,6 +151,10 @@ def test_what_cannot_be_softened_is_refused() -> None:
         soften(nn.Sequential(nn.BatchNorm2d(3), model).double().eval(), Hue(3), 0.5, example=2 * example)
     with pytest.raises(UserError, match="there is no convolution 'x'"):
         soften(model, Rotations(4), 0.5, layers="x", example=example)
+    with pytest.raises(UserError, match="pixels that are not finite"):
+        soften(model, Hue(3), 0.5, example=example * float("nan"))
+    with pytest.raises(ValueError, match="expected 3 channels, got 1"):
+        soften(nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten()), Hue(3), 0.5, example=torch.rand(2, 1, 9, 9))
     with pytest.raises(UserError, match="std must be above 0"):
         soften(model, Rotations(4), 0.5, std=(0.0,), example=example)
     normed = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3)), nn.Flatten()).double()

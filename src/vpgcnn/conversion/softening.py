@@ -107,6 +107,8 @@ def soften(
     if group.recolors:
         raise UserError(f"{group} is not linear in the colours, so no kernel is equivariant to it: use convert")
     check_standard(std)
+    if example is not None and not bool(example.isfinite().all()):
+        raise UserError("the example has pixels that are not finite numbers")
     moves, network = moves_of(group), copy.deepcopy(model)
     convs = convolutions(network)
     standard = tuple(torch.tensor(each).view(1, -1, 1, 1) for each in (mean, std))

@@ -306,7 +306,9 @@ def _softened(
     network.network = soft.network
     save_model(target, network, card, {"softened": source})
     print(f"{soft.summary} (on random images)")  # noqa: T201
-    print(f"written: {target}, an ordinary network; measure it with: {shlex.join(['vpgcnn', 'evaluate', str(target)])}")  # noqa: T201
+    use = ["--use", f"{_stem(card.model.factory)}.py"] if card.model.factory else []  # type: ignore[union-attr]
+    again = shlex.join(["vpgcnn", *use, "evaluate", str(target)])
+    print(f"written: {target}, an ordinary network; measure it with: {again}")  # noqa: T201
     return 0
 
 

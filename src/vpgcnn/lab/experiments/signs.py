@@ -43,13 +43,8 @@ PLAIN = {"gtsrb-turn": Arm("the same network without a group, wider: as many par
 ARMS: dict[str, dict[str, Arm]] = {
     "gtsrb-turn": {
         "shared": PARTIAL,
-        "t2-rotate": Arm(
-            "t2, trained on signs that are rotated at random", augmented(WIDER_T2, "fixed", initial=1.0, samples=1)
-        ),
-        "t2-tta": Arm(
-            "t2, averaged over eight rotations at test time",
-            augmented(WIDER_T2, "fixed", initial=1.0, samples=8, training=False),
-        ),
+        "t2-rotate": Arm("t2, trained on signs that are rotated at random", ROTATED),
+        "t2-tta": Arm("t2, averaged over eight rotations at test time", AVERAGED),
         "t2-augerino": Arm("t2 with Augerino: one learned range of rotations", augmented(WIDER_T2, "shared")),
         "t2-instaaug": Arm(
             "t2 with InstaAug: a predicted range of rotations for each image", augmented(WIDER_T2, "image")
