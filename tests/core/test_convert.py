@@ -914,6 +914,28 @@ def test_a_network_that_would_answer_otherwise_is_refused() -> None:
         convert(Filled().double(), Hue(3), example=images())
 
 
+class Rounds(nn.Module):
+    """Amplifies rounding, which is another one for other batch sizes, as deep networks may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x).relu() + 1e5
+        return self.fc((x * len(x) / len(x) - 1e5).mean(dim=(2, 3)))
+
+
+def test_a_network_that_amplifies_rounding_is_not_refused() -> None:
+    torch.manual_seed(0)
+    pixels = images().float()
+    for group, level in ((Hue(3), None), (Rotations(4), Full())):
+        net = convert(Rounds(), group, level=level, example=pixels)
+        assert all(parameter.dtype == torch.float32 for parameter in net.parameters())
+    with pytest.raises(UserError, match="does not have the original's answers"):
+        convert(Centred(), Hue(3), example=pixels)
+
+
 def test_a_convolution_that_does_not_see_the_images_is_left_alone() -> None:
     torch.manual_seed(0)
     net = assert_same_and_invariant(Encoded().double(), Hue(3), images())
