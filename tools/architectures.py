@@ -8,6 +8,7 @@ and all differences are measured against those between images.
 
 python tools/architectures.py                  convert 150 of them; writes results/scripts/architectures.json
 python tools/architectures.py tv:resnet18 …    those alone
+python tools/architectures.py mistakes         are mistakes that are put into mixing noticed? writes architectures-mistakes.json
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,6 +73,11 @@ SMALL = (
 )  # fmt: skip
 """Parts of the names of small networks, the smallest first."""
 MANY = 150
+GOAL, EXACT = 1e-5, 1e-10
+"""Differences that are rounding: relative to the largest logit in float32, to those between images in float64."""
+SEEN = 0.01
+"""Logits must differ that much between images, relative to the largest, and by mixing, relative to those."""
+RESULTS = Path("results/scripts")
 IMAGES = 4
 
 
@@ -106,7 +113,8 @@ def build(name: str) -> nn.Module:
     if where == "timm":
         made: nn.Module = timm.create_model(name, pretrained=False)
     else:
-        options = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
+        options: dict[str, Any] = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
+        options |= {"image_size": 64} if name.startswith("vit_") else {}
         made = torchvision.models.get_model(name, weights=None, **options)
     return made.eval()
 
@@ -190,8 +198,9 @@ def usual(model: nn.Module) -> Tensor:
     return shapes(300)
 
 
-def shapes(side: int, count: int = IMAGES) -> Tensor:
-    """Images `(count, 3, side, side)` in [0, 1]: smooth coloured patches of several sizes, and noise."""
+def shapes(side: int) -> Tensor:
+    """Images `(B, 3, side, side)` in [0, 1]: smooth coloured patches of several sizes, and noise."""
+    count = IMAGES if side < 200 else 2
     generator = torch.Generator().manual_seed(0)
     images = torch.zeros(count, 3, side, side)
     for cells in (2, 5, 13):
@@ -260,9 +269,6 @@ def tried(name: str, images: Callable[[nn.Module], Tensor]) -> dict[str, Any]:
     shown = images(plain)
     prepare(plain, shown)
     return {"name": name, "side": shown.shape[-1], **measured(plain, shown)}
-
-
-GOAL = 1e-5
 
 
 def measured(plain: nn.Module, shown: Tensor) -> dict[str, Any]:
@@ -365,10 +371,100 @@ def _smallest(names: list[str], taken: list[str]) -> list[str]:
     return [] if set(names) & set(taken) else sorted(small, key=lambda name: (ranks[name], numbers[name], name))[:1]
 
 
+def faults(row: dict[str, Any]) -> list[str]:
+    """What is wrong with what `tried` found, in words; nothing for a network that is right or was refused."""
+    found = [f"fails: {row['error']}"] if "error" in row else []
+    for key in ("hue", "turns"):
+        part = row.get(key, {"refused": ""})
+        if "refused" in part:
+            continue
+        for what in ("same", "moved"):
+            if not right(part, what):
+                found.append(f"{key}: {what} {max(part[what]):.0e}")
+        if not part["mixed"].startswith("0 ") and part["mixing"][1] < SEEN:
+            found.append(f"{key}: mixing kernels change {part['mixing'][1]:.0e}")
+        if part.get("kl", 1.0) <= 0:
+            found.append(f"{key}: no KL")
+    if row.get("spread", 1.0) < SEEN:
+        found.append(f"logits depend on the image by {row['spread']:.0e} only")
+    return found + ([f"no gradient: {row['without'][0]}"] if row.get("without") else [])
+
+
+def right(part: dict[str, Any], what: str) -> bool:
+    """Whether "same" or "moved" is rounding: in float32, or in float64 where it amplifies rounding."""
+    if "float64" in part:
+        return bool(part["float64"][what][1] <= EXACT)
+    return bool(part[what][0] <= GOAL and part[what][1] <= 10 * GOAL)
+
+
+MISTAKES = ("none", "pointwise", "low-rank")
+"""Kinds of mixing in which views see the wrong others."""
+SUSPECTS = ("tv:mobilenet_v2", "tv:resnet18")
+
+
+@contextmanager
+def mistake(kind: str) -> Iterator[None]:
+    """Convert with a mistake, for the length of a `with` block: which view each view sees is transposed.
+
+    Args:
+        kind: The kind of mixing with the mistake, or "none".
+    """
+    from vpgcnn.conversion import MixedConv2d
+
+    init = MixedConv2d.__init__
+
+    def wrong(self: MixedConv2d, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        if self.mixing.kind == kind:
+            for name in ("shown", "gathered"):
+                setattr(self, name, getattr(self, name).view(self.group.count, -1).t().flatten())
+            self.beside = self.beside.t().flatten().roll(1).view_as(self.beside)
+
+    MixedConv2d.__init__ = wrong  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        MixedConv2d.__init__ = init  # type: ignore[method-assign]
+
+
+def noticed(name: str, kind: str, group: Any) -> Measured:
+    """How far a network with a mistake is from invariance; with the mixing that has it."""
+    from vpgcnn import Full, convert
+
+    plain = build(name)
+    shown = usual(plain)
+    prepare(plain, shown)
+    with mistake(kind):
+        mix: Any = "pointwise" if kind == "pointwise" else "auto"
+        return moving(convert(plain, group, level=Full(), mix=mix, example=shown).eval(), shown, group)[0]
+
+
+def try_mistakes() -> None:
+    """Put each mistake into each of `SUSPECTS`."""
+    from vpgcnn import Hue, Rotations
+
+    rows = []
+    for name in SUSPECTS:
+        for group in (Hue(3), Rotations(4)):
+            for kind in MISTAKES:
+                found = noticed(name, kind, group)
+                rows.append({"name": name, "group": str(group), "mistake": kind, "moved": found})
+                print(rows[-1], flush=True)
+    written("architectures-mistakes", rows)
+
+
+def written(name: str, rows: list[dict[str, Any]]) -> None:
+    """Write a result as a whole."""
+    target = RESULTS / f"{name}.json"
+    temporary = target.with_suffix(".tmp")
+    temporary.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    temporary.replace(target)
+
+
 def main(names: Iterable[str]) -> None:
     """Try every name, write what was found after each."""
-    target = Path("results/scripts/architectures.json")
-    rows: list[dict[str, Any]] = json.loads(target.read_text()) if target.exists() else []
+    target = RESULTS / "architectures.json"
+    rows: list[dict[str, Any]] = json.loads(target.read_text(encoding="utf-8")) if target.exists() else []
     rows = [row for row in rows if "error" not in row]
     done = {row["name"] for row in rows}
     for name in names:
@@ -382,10 +478,14 @@ def main(names: Iterable[str]) -> None:
         row["seconds"] = round(time.process_time() - start, 1)
         rows.append(row)
         print(row, flush=True)
-        temporary = target.with_suffix(".tmp")
-        temporary.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        temporary.replace(target)
+        written("architectures", rows)
+    wrong = {row["name"]: faults(row) for row in rows if faults(row)}
+    if wrong:
+        sys.exit("\n".join(f"{name}: {', '.join(each)}" for name, each in wrong.items()))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or many())
+    if sys.argv[1:] == ["mistakes"]:
+        try_mistakes()
+    else:
+        main(sys.argv[1:] or many())

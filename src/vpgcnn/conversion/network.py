@@ -101,9 +101,6 @@ class Converted(nn.Module):
         super().__init__()
         self.pools_by_level = pools_by_level
         self.network, self.group, self.cost, self.decides_first = network, group, cost, decides_first
-        self._levels = tuple(
-            path for path, part in network.named_modules() if isinstance(part, MixedConv2d) and part.level is not None
-        )
         inverse = group.inverse(group.grid(dtype=torch.float64))
         self._moves = moves_of(group)
         self._inverse = tuple(group.index(inverse).tolist())
@@ -111,6 +108,11 @@ class Converted(nn.Module):
         self.register_buffer("back", inverse.float(), persistent=False)
         self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1))
+
+    @property
+    def _levelled(self) -> list[MixedConv2d]:
+        """The convolutions with a level. They are looked up, because others may wrap modules or copy them."""
+        return [part for part in self.network.modules() if isinstance(part, MixedConv2d) and part.level is not None]
 
     @property
     def summary(self) -> str:
@@ -163,8 +165,7 @@ class Converted(nn.Module):
     def _record(self, images: Tensor, weights: Tensor | None = None) -> Record:
         if images.dim() != 4:
             raise ValueError(f"expected images B×C×H×W, got shape {tuple(images.shape)}")
-        levels = [self.network.get_submodule(path).level for path in self._levels]
-        narrows = weights is not None or any(not level.is_full for level in levels)  # type: ignore[union-attr]
+        narrows = weights is not None or any(not layer.level.is_full for layer in self._levelled)  # type: ignore[union-attr]
         tracked = torch.is_grad_enabled() and not torch.compiler.is_compiling()
         rows = images.shape[0] * self.group.count
         return Record(self.group, self._moves, rows, narrows, weights, grads={} if tracked else None)
@@ -193,20 +194,19 @@ class Converted(nn.Module):
     def _may_leave_out(self, images: Tensor) -> bool:
         """Whether views of weight 0 may be left out: in evaluation, without gradients, outside of programs."""
         return (
-            len(self._levels) == 1
-            and type(images) is Tensor
+            type(images) is Tensor
             and images.dim() == 4
             and len(images) > 0
             and not torch.is_grad_enabled()
             and not torch.compiler.is_compiling()
             and not torch._C._functorch.is_functorch_wrapped_tensor(images)
             and not any(module.training for module in self.modules())
+            and len(self._levelled) == 1
         )
 
     def _without_unused(self, images: Tensor) -> Prediction | None:
         """The answer, computed without views that count by 0; None if they cannot be told beforehand."""
-        layer = self.network.get_submodule(self._levels[0])
-        assert isinstance(layer, MixedConv2d)
+        (layer,) = self._levelled
         q, constant = self._decided_beforehand(layer, images)
         if q is None:
             return None
@@ -359,7 +359,7 @@ def convert(
     net = Converted(network, group, mean, std, cost, decides_first=early).to(run.images.device)
     net.training = model.training
     start = _checked_start(net, model, run, from_identity=level is None)
-    net.pools_by_level = until is None and len(net._levels) == 1 and len(start.trace) == 1
+    net.pools_by_level = until is None and len(net._levelled) == 1 and len(start.trace) == 1
     return net
 
 

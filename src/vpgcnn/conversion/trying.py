@@ -56,6 +56,19 @@ def evaluating(network: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
+@contextmanager
+def _frozen(network: nn.Module) -> Iterator[None]:
+    """No parameter asks for a gradient: torch's counter of multiplications wants graphs for those that do."""
+    asking = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    for parameter in asking:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in asking:
+            parameter.requires_grad_(True)
+
+
 def _examples(model: nn.Module, convs: dict[str, Any]) -> Iterator[Tensor]:
     """Random images of the sizes that the model may take, its own first."""
     first = next(iter(convs.values()))
@@ -130,7 +143,7 @@ def _observed(
     mean, std = (each.to(images) for each in standard)
     pixels = (images - mean) / std
     try:
-        with evaluating(network), counter:
+        with evaluating(network), _frozen(network), counter:
             record = Record(group, (), len(images), pooled=True)
             answer = output_of(network(attach(pixels.clone(), record)))
     finally:
