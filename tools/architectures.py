@@ -174,14 +174,14 @@ def prepare(net: nn.Module, images: Tensor) -> None:
             hook.remove()
 
 
-def stir(net: nn.Module) -> None:
+def stir(net: nn.Module, strength: float = 1.0) -> None:
     """Give the kernels that look at other views values as training would."""
     from vpgcnn.conversion import MixedConv2d
 
     for part in net.modules():
         if isinstance(part, MixedConv2d):
             for cross in part.cross:
-                nn.init.normal_(cross.weight, std=max(cross.weight[0].numel(), 1) ** -0.5)  # type: ignore[arg-type, index]
+                nn.init.normal_(cross.weight, std=strength * max(cross.weight[0].numel(), 1) ** -0.5)  # type: ignore[arg-type, index]
 
 
 def usual(model: nn.Module) -> Tensor:
@@ -322,7 +322,7 @@ def without_gradient(plain: nn.Module, shown: Tensor) -> list[str]:
     from vpgcnn.levels import InvariantEncoder
 
     net = convert(plain, Hue(3), level=Variational(Window(initial=0.6), explore=0.0), example=shown).eval()
-    stir(net)
+    stir(net, 0.1)  # more would saturate some attentions
     for part in net.modules():
         if isinstance(part, InvariantEncoder):
             nn.init.normal_(part.linear.weight, std=1e-4)  # more would close windows of large features

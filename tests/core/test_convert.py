@@ -894,6 +894,60 @@ class Encoded(nn.Module):
         return self.fc((self.conv(x) + self.place(places)).relu().mean(dim=(2, 3)))
 
 
+class OneByOne(nn.Module):
+    """Sees each image by itself, so that no level decides for the views of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.fc(self.conv(each.unsqueeze(0)).relu().mean(dim=(2, 3))) for each in x])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_network_whose_level_does_not_decide_is_refused(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(UserError, match="does not have the original's answers"):
+        convert(OneByOne().to(dtype), Hue(3), example=images().to(dtype))
+
+
+class Odd(nn.Module):
+    """Three ways not to be a function of each image alone, or not a module that can be copied."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.calls = way, 0
+        self.one, self.two, self.fc = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Linear(4, 3)
+        self.register_buffer("memory", torch.rand(2, 4, 1, 1))
+        two = self.two
+        self.run = lambda x: two(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.one(x).relu()
+        if self.way == "batch":
+            x = x + self.memory
+        if self.way == "calls":
+            self.calls += 1
+            x = x + self.calls
+        return self.fc((self.run if self.way == "closure" else self.two)(x).mean(dim=(2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("batch", r"runs on 2 images, but not on their 6 views: does it hold something of the size of a batch\? \(Runt"),
+        ("calls", "answers otherwise when it is asked again"),
+        ("closure", "a copy of the network still runs two of the original"),
+    ],
+)
+def test_odd_networks_are_refused_in_a_sentence(way: str, words: str) -> None:
+    torch.manual_seed(0)
+    for level in (None, Full()):
+        with pytest.raises(UserError, match=words):
+            convert(Odd(way), Hue(3), level=level, example=images().float())
+
+
 def test_a_network_that_would_answer_otherwise_is_refused() -> None:
     torch.manual_seed(0)
     for level in (None, Full()):

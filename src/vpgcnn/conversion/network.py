@@ -338,7 +338,7 @@ def convert(
     if until is not None:
         _check_until(network, convs, until)
     standard = tuple(torch.tensor(each).view(1, -1, 1, 1) for each in (mean, std))
-    run = tried(network, convs, group, until, standard, example)
+    run = tried(network, model, convs, group, until, standard, example)
     chosen = matching(run.convs, layers, "layers")
     levelled = _levelled(run.convs, chosen, convs, levels)
     first = levels == "first" and levelled == run.convs[:1]
@@ -458,8 +458,18 @@ def _start(net: Converted, images: Tensor, expected: Tensor, from_identity: bool
     if not from_identity:  # whatever the level keeps, the answer for the image as it is has not changed
         identity = images.new_zeros(len(images), net.group.count)
         identity[:, 0] = 1
-    with evaluating(net):
-        start = net._run(images, net._record(images, identity))
+    record = net._record(images, identity)
+    try:
+        with evaluating(net):
+            start = net._run(images, record)
+    except UserError:
+        raise
+    except Exception as error:  # whatever a network raises for more images than it was made for
+        reason = f"{type(error).__name__}: {error}".split("\n")[0]
+        raise UserError(
+            f"the network runs on {len(images)} images, but not on their {record.size} views: does it hold something "
+            f"of the size of a batch? ({reason})"
+        ) from error
     found = start.logits
     if found.shape != expected.shape:
         raise UserError(f"the converted network answers {tuple(found.shape)}, the original {tuple(expected.shape)}")
@@ -470,8 +480,12 @@ def _start(net: Converted, images: Tensor, expected: Tensor, from_identity: bool
 
 def _same_in_double(net: Converted, model: nn.Module, images: Tensor, from_identity: bool) -> bool:
     """Whether the answers are the original's in double precision: deep networks can amplify rounding a lot."""
+    if images.dtype == torch.float64:
+        return False
     images = images.double()
     original, twin = copy.deepcopy(model).double(), copy.deepcopy(net).double()
+    for layer in twin._levelled:
+        layer.level.float()  # a window on the identity alone is that in its own precision only
     try:
         with evaluating(original):
             expected = output_of(original((images - twin.mean) / twin.std))
@@ -479,5 +493,3 @@ def _same_in_double(net: Converted, model: nn.Module, images: Tensor, from_ident
         return expected.dtype == torch.float64 and _start(twin, images, expected, from_identity)[1] <= DOUBLE
     except Exception:  # a network that insists on its precision: nothing speaks for it
         return False
-
-
