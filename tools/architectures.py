@@ -8,7 +8,7 @@ and all differences are measured against those between images.
 
 python tools/architectures.py                  convert 150 of them; writes results/scripts/architectures.json
 python tools/architectures.py tv:resnet18 …    those alone
-python tools/architectures.py mistakes         are mistakes that are put into mixing noticed? writes architectures-mistakes.json
+python tools/architectures.py mistakes         are mistakes that are put into mixing noticed?
 """
 
 from __future__ import annotations
@@ -63,13 +63,14 @@ FEW = [
 ]
 """Thirty that take seconds each, with all that made trouble once."""
 LARGE = (
-    "giant", "huge", "gigantic", "xxlarge", "xlarge", "large", "_h_", "_g_", "7b", "5b", "1b", "2b", "l_16", "l_32", "h_14",
-    "so400m", "so150m", "3b", "300m", "412m", "306m", "samvit", "sam2", "128gf", "32gf", "101_64x4d", "_384", "_448", "_512", "enormous", "naflex", "test_", "e200", "e269",
+    "giant", "huge", "gigantic", "xxlarge", "xlarge", "large", "_h_", "_g_", "7b", "5b", "1b", "2b", "3b", "l_16",
+    "l_32", "h_14", "300m", "306m", "412m", "so400m", "so150m", "samvit", "sam2", "128gf", "32gf", "101_64x4d", "_384",
+    "_448", "_512", "enormous", "naflex", "test_", "e200", "e269",
 )  # fmt: skip
 """Parts of the names of networks that are too large, or of parts of networks."""
 SMALL = (
-    "atto", "femto", "pico", "zepto", "xxs", "nano", "xxtiny", "xtiny", "extra_tiny", "_xs", "tiny", "_t", "mini", "_s0", "_m0", "_m1", "_b0",
-    "small", "_s", "_xxs", "050", "002", "lite",
+    "atto", "femto", "pico", "zepto", "xxs", "nano", "xxtiny", "xtiny", "extra_tiny", "_xs", "tiny", "_t", "mini",
+    "_s0", "_m0", "_m1", "_b0", "small", "_s", "050", "002", "lite",
 )  # fmt: skip
 """Parts of the names of small networks, the smallest first."""
 MANY = 150
@@ -123,8 +124,8 @@ def prepare(net: nn.Module, images: Tensor) -> None:
     """Let random weights answer differently to different images, as trained ones do.
 
     Gains are drawn around 1 (among them those of layer scales and of norms that start at 0), biases and other zeros
-    around 0. Then one pass from layer to layer sets the statistics of batch norms, and the scale and bias of convolutions
-    and linear layers, from what they see of the images, so that nothing fades on the way.
+    around 0. Then one pass from layer to layer sets the statistics of batch norms, and the scale and bias of
+    convolutions and linear layers, from what they see of the images, so that nothing fades on the way.
     """
     with torch.no_grad():
         for name, parameter in net.named_parameters():
@@ -159,6 +160,7 @@ def prepare(net: nn.Module, images: Tensor) -> None:
             layer.bias.sub_(center.flatten()).div_(size)
         return (out - center) / size
 
+    net.train().eval()  # some networks keep what they computed from parameters until they are trained
     seen: set[nn.Module] = set()
     hooks = []
     for part in net.modules():
@@ -172,6 +174,7 @@ def prepare(net: nn.Module, images: Tensor) -> None:
     finally:
         for hook in hooks:
             hook.remove()
+    net.train().eval()
 
 
 def stir(net: nn.Module, strength: float = 1.0) -> None:
@@ -311,7 +314,7 @@ def with_group(plain: nn.Module, shown: Tensor, expected: Tensor, group: Any) ->
         start = net._run(shown, net._record(shown, identity))  # all views, those of weight 0 too
     same = apart(start.logits, expected, expected)
     moved, mixing = moving(net, shown, group)
-    row = {"same": same, "moved": moved, "mixing": mixing}
+    row: dict[str, Any] = {"same": same, "moved": moved, "mixing": mixing}
     row |= {"mixed": f"{net.cost.mixed} of {net.cost.convolutions}", "cost": round(net.cost.ratio, 2)}
     return row | ({"kl": float(start.kl.min())} if hue else {})
 
@@ -378,9 +381,7 @@ def faults(row: dict[str, Any]) -> list[str]:
         part = row.get(key, {"refused": ""})
         if "refused" in part:
             continue
-        for what in ("same", "moved"):
-            if not right(part, what):
-                found.append(f"{key}: {what} {max(part[what]):.0e}")
+        found += [f"{key}: {what} {max(part[what]):.0e}" for what in ("same", "moved") if not right(part, what)]
         if not part["mixed"].startswith("0 ") and part["mixing"][1] < SEEN:
             found.append(f"{key}: mixing kernels change {part['mixing'][1]:.0e}")
         if part.get("kl", 1.0) <= 0:

@@ -38,8 +38,8 @@ FEW = [Hue(3), Rotations(4)]
 def network(channels: int = 3) -> nn.Module:
     torch.manual_seed(0)
     net = nn.Sequential(
-        nn.Conv2d(channels, 6, 5, stride=2), nn.BatchNorm2d(6), nn.ReLU(inplace=True), ResidualBlock(6, 8, 2), ResidualBlock(8, 8, 1),
-        nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(8, 4),
+        nn.Conv2d(channels, 6, 5, stride=2), nn.BatchNorm2d(6), nn.ReLU(inplace=True),
+        ResidualBlock(6, 8, 2), ResidualBlock(8, 8, 1), nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(8, 4),
     ).double()  # fmt: skip
     for part in net.modules():
         if isinstance(part, nn.BatchNorm2d):
@@ -936,7 +936,10 @@ class Odd(nn.Module):
 @pytest.mark.parametrize(
     ("way", "words"),
     [
-        ("batch", r"runs on 2 images, but not on their 6 views: does it hold something of the size of a batch\? \(Runt"),
+        (
+            "batch",
+            r"runs on 2 images, but not on their 6 views: does it hold something of the size of a batch\? \(Runt",
+        ),
         ("calls", "answers otherwise when it is asked again"),
         ("closure", "a copy of the network still runs two of the original"),
     ],

@@ -188,7 +188,9 @@ def _observed(
     with evaluating(network):
         again = output_of(network(pixels.clone()))
     if not _alike(again, answer):
-        raise UserError("the network answers otherwise when it is asked again: by chance, or by what it was asked before")
+        raise UserError(
+            "the network answers otherwise when it is asked again: by chance, or by what it was asked before"
+        )
     lost = [name for name in blind if name not in ran and _depends(network, convs[name], pixels)]
     if lost:
         raise UserError(f"{lost[0]} sees a tensor that was filled with values, not computed from the images")
@@ -207,7 +209,9 @@ def _alike(one: Any, two: Any) -> bool:
     assert isinstance(one, Tensor)
     assert isinstance(two, Tensor)
     one, two = one.as_subclass(Tensor).float(), two.as_subclass(Tensor).float()
-    return torch.allclose(one, two, rtol=0.0, atol=1e-3 * float(two.abs().amax()) if two.numel() else 0.0, equal_nan=True)
+    return torch.allclose(
+        one, two, rtol=0.0, atol=1e-3 * float(two.abs().amax()) if two.numel() else 0.0, equal_nan=True
+    )
 
 
 def _depends(network: nn.Module, conv: nn.Module, pixels: Tensor) -> bool:
