@@ -41,7 +41,7 @@ format: $(STAMP)  ## let ruff rewrite the layout
 bench: $(STAMP)  ## measure speed ratios and write results/bench.json
 	$(BIN)/python benchmarks/run.py
 
-results: $(STAMP)  ## write results/*.json into docs/results.md, docs/when-not.md, docs/curves.svg and README.md
+results: $(STAMP)  ## write results/*.json into docs/results.md, docs/architectures.md, docs/when-not.md, docs/curves.svg and README.md
 	$(BIN)/python benchmarks/report.py
 
 # (With --quiet, --strict would count no warnings.)

@@ -1,7 +1,7 @@
 """Write the results in results/*.json into the documentation; this is `make results`.
 
-docs/results.md and docs/speed.md are written as a whole; in docs/when-not.md and README.md the tables between marks
-are; docs/curves.svg is drawn.
+docs/results.md, docs/speed.md and docs/architectures.md are written as a whole; in docs/when-not.md and README.md the
+tables between marks are; docs/curves.svg is drawn.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from statistics import mean
 from typing import Any
 
 import limits
+import tried
 from vpgcnn.lab.experiments.base import Row, markdown, spread
 from vpgcnn.lab.experiments.registry import EXPERIMENTS, REPRODUCTIONS, claims
 from vpgcnn.lab.experiments.verdicts import table_claims
@@ -155,6 +156,7 @@ def documents() -> dict[Path, str]:
     return {
         docs / "results.md": results_page(),
         docs / "speed.md": speed_page(),
+        docs / "architectures.md": tried.page(),
         docs / "when-not.md": limits.page((docs / "when-not.md").read_text(encoding="utf-8")),
         docs / "curves.svg": f"{curves()}\n",
         ROOT / "README.md": readme((ROOT / "README.md").read_text(encoding="utf-8")),

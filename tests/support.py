@@ -5,6 +5,7 @@ A module and not a conftest, so that `from support import …` means the same in
 
 from __future__ import annotations
 
+import math
 import os
 import traceback
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -125,6 +127,71 @@ class SmallNet(nn.Module):
     def forward(self, images: Tensor) -> Prediction:
         feature = self.feature(images)
         return Prediction(self.head(self.group_pool(feature).mean(dim=(-2, -1))), feature.trace)
+
+
+class ResidualBlock(nn.Module):
+    """Adds in place, with strides, as residual networks do."""
+
+    def __init__(self, inner: int, outer: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inner, outer, 3, stride, 1, bias=False)
+        self.bn1, self.bn2 = nn.BatchNorm2d(outer), nn.BatchNorm2d(outer)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(outer, outer, 3, padding=1, bias=False)
+        self.down = nn.Conv2d(inner, outer, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        out += self.down(x)
+        return self.relu(out)
+
+
+class SameConv2d(nn.Conv2d):
+    """Pads by the size of the input, as TensorFlow does, with a stride too."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        pads = []
+        for axis in (1, 0):
+            size, reach = input.shape[2 + axis], self.dilation[axis] * (self.kernel_size[axis] - 1) + 1
+            total = max((math.ceil(size / self.stride[axis]) - 1) * self.stride[axis] + reach - size, 0)
+            pads += [total // 2, total - total // 2]
+        return F.conv2d(F.pad(input, pads), self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
+
+
+class InvertedBlock(nn.Module):
+    """1×1, depthwise, 1×1, and a sum where shapes allow, as EfficientNet-Lite has."""
+
+    def __init__(self, inner: int, outer: int, stride: int) -> None:
+        super().__init__()
+        wide = 3 * inner
+        self.adds = inner == outer and stride == 1
+        self.expand, self.bn0 = SameConv2d(inner, wide, 1, bias=False), nn.BatchNorm2d(wide)
+        self.depthwise = SameConv2d(wide, wide, 3, stride, groups=wide, bias=False)
+        self.bn1, self.relu = nn.BatchNorm2d(wide), nn.ReLU6(inplace=True)
+        self.project, self.bn2 = SameConv2d(wide, outer, 1, bias=False), nn.BatchNorm2d(outer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn0(self.expand(x)))
+        out = self.bn2(self.project(self.relu(self.bn1(self.depthwise(out)))))
+        return out + x if self.adds else out
+
+
+def resnet() -> nn.Sequential:
+    """A small ResNet for images of 16 pixels or more."""
+    return nn.Sequential(
+        nn.Conv2d(3, 12, 5, stride=2), nn.BatchNorm2d(12), nn.ReLU(inplace=True),
+        ResidualBlock(12, 16, 2), ResidualBlock(16, 16, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4),
+    )  # fmt: skip
+
+
+def lite0() -> nn.Sequential:
+    """A small EfficientNet-Lite0: depthwise and 1×1 convolutions of a subclass that pads by the input, ReLU6."""
+    return nn.Sequential(
+        SameConv2d(3, 8, 3, 2, bias=False), nn.BatchNorm2d(8), nn.ReLU6(inplace=True),
+        InvertedBlock(8, 8, 1), InvertedBlock(8, 64, 2),
+        SameConv2d(64, 128, 1, bias=False), nn.BatchNorm2d(128), nn.ReLU6(inplace=True),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.0), nn.Linear(128, 4),
+    )  # fmt: skip
 
 
 def set_theta(model: nn.Module, value: float) -> None:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from support import vary_theta
+from support import ResidualBlock, SameConv2d, vary_theta
 from vpgcnn import Dihedral, Elbo, Full, Hue, Product, Rotations, SampledWindow, Shared, Variational, Window, conversion
 from vpgcnn._ops import resample
 from vpgcnn.conversion import Converted, MixedConv2d
@@ -35,28 +35,11 @@ GROUPS = [Hue(3), Hue(6), Rotations(4), Dihedral(4), Product(Rotations(4), Hue(3
 FEW = [Hue(3), Rotations(4)]
 
 
-class Block(nn.Module):
-    """Adds in place, with strides, as residual networks do."""
-
-    def __init__(self, inner: int, outer: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inner, outer, 3, stride, 1, bias=False)
-        self.bn1, self.bn2 = nn.BatchNorm2d(outer), nn.BatchNorm2d(outer)
-        self.relu = nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(outer, outer, 3, padding=1, bias=False)
-        self.down = nn.Conv2d(inner, outer, 1, stride, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
-        out += self.down(x)
-        return self.relu(out)
-
-
 def network(channels: int = 3) -> nn.Module:
     torch.manual_seed(0)
     net = nn.Sequential(
-        nn.Conv2d(channels, 6, 5, stride=2), nn.BatchNorm2d(6), nn.ReLU(inplace=True), Block(6, 8, 2), Block(8, 8, 1),
-        nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(8, 4),
+        nn.Conv2d(channels, 6, 5, stride=2), nn.BatchNorm2d(6), nn.ReLU(inplace=True),
+        ResidualBlock(6, 8, 2), ResidualBlock(8, 8, 1), nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(8, 4),
     ).double()  # fmt: skip
     for part in net.modules():
         if isinstance(part, nn.BatchNorm2d):
@@ -613,35 +596,23 @@ class Standardised(nn.Conv2d):
         return F.conv2d(input, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
-class Same(nn.Conv2d):
-    """Pads by the size of the input, as TensorFlow does, with a stride too."""
-
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
-        pads = []
-        for axis in (1, 0):
-            size, reach = input.shape[2 + axis], self.dilation[axis] * (self.kernel_size[axis] - 1) + 1
-            total = max((math.ceil(size / self.stride[axis]) - 1) * self.stride[axis] + reach - size, 0)
-            pads += [total // 2, total - total // 2]
-        return F.conv2d(F.pad(input, pads), self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
-
-
 @pytest.mark.parametrize("mix", ["pointwise", "full"])
 @pytest.mark.parametrize("group", FEW, ids=str)
 def test_subclasses_of_convolutions_are_converted(group: Group, mix: str) -> None:
     torch.manual_seed(0)
     plain = nn.Sequential(
-        Same(3, 6, 3, stride=2), nn.ReLU(), Standardised(6, 6, 3, padding=1), nn.ReLU(),
-        Same(6, 6, 5, stride=2, groups=6), nn.ReLU(), Same(6, 4, 1), *tail(),
+        SameConv2d(3, 6, 3, stride=2), nn.ReLU(), Standardised(6, 6, 3, padding=1), nn.ReLU(),
+        SameConv2d(6, 6, 5, stride=2, groups=6), nn.ReLU(), SameConv2d(6, 4, 1), *tail(),
     ).double()  # fmt: skip
     net = assert_same_and_invariant(plain, group, images(2, 16, 16), mix=mix)
     assert net.summary.startswith("mixes 4 of 4 convolutions")
-    assert isinstance(net.network[0].conv, Same)
+    assert isinstance(net.network[0].conv, SameConv2d)
 
 
 @pytest.mark.parametrize("mix", ["pointwise", "full"])
 @pytest.mark.parametrize(("kernel", "stride", "size"), [(3, 2, 12), (3, 2, 13), (5, 2, 12), (3, 1, 9), (7, 3, 12)])
 def test_a_subclass_that_pads_in_its_own_way_is_met(kernel: int, stride: int, size: int, mix: str) -> None:
-    conv = Same(3, 4, kernel, stride, bias=False).double()
+    conv = SameConv2d(3, 4, kernel, stride, bias=False).double()
     layer = MixedConv2d(conv, Hue(3), Mixing(mix), None, "conv")  # type: ignore[arg-type]
     for cross in layer.cross:
         nn.init.normal_(cross.weight)
@@ -710,13 +681,31 @@ class Lists(nn.Module):
         return self.fc(both.amax(dim=(2, 3)))
 
 
+class Gate(nn.Module):
+    def forward(self, x: Tensor, gate: Tensor) -> Tensor:
+        return x * gate.sigmoid()
+
+
+class PassesParameters(nn.Module):
+    """Gives a part of itself to another module, as transformers do with their class token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.gate, self.fc = nn.Conv2d(3, 4, 3, padding=1), Gate(), nn.Linear(4, 3)
+        self.token = nn.Parameter(torch.randn(1, 4, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.gate(self.conv(x), self.token.expand(len(x), -1, -1, -1)).mean(dim=(2, 3)))
+
+
 @pytest.mark.parametrize("group", FEW, ids=str)
-@pytest.mark.parametrize("make", [ReadsWeights, Windows, Lists])
+@pytest.mark.parametrize("make", [ReadsWeights, Windows, Lists, PassesParameters])
 def test_networks_that_do_unusual_things(make: type[nn.Module], group: Group) -> None:
     torch.manual_seed(0)
     plain = make().double().eval()
     net = assert_same_and_invariant(plain, group, images(2, 12, 12))
     assert not any(isinstance(buffer, Views) for buffer in net.buffers())
+    assert all(parameter.requires_grad for parameter in net.parameters())
 
 
 def test_a_network_may_be_a_convolution_alone() -> None:
@@ -905,6 +894,63 @@ class Encoded(nn.Module):
         return self.fc((self.conv(x) + self.place(places)).relu().mean(dim=(2, 3)))
 
 
+class OneByOne(nn.Module):
+    """Sees each image by itself, so that no level decides for the views of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.fc(self.conv(each.unsqueeze(0)).relu().mean(dim=(2, 3))) for each in x])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_network_whose_level_does_not_decide_is_refused(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(UserError, match="does not have the original's answers"):
+        convert(OneByOne().to(dtype), Hue(3), example=images().to(dtype))
+
+
+class Odd(nn.Module):
+    """Three ways not to be a function of each image alone, or not a module that can be copied."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.calls = way, 0
+        self.one, self.two, self.fc = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Linear(4, 3)
+        self.register_buffer("memory", torch.rand(2, 4, 1, 1))
+        two = self.two
+        self.run = lambda x: two(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.one(x).relu()
+        if self.way == "batch":
+            x = x + self.memory
+        if self.way == "calls":
+            self.calls += 1
+            x = x + self.calls
+        return self.fc((self.run if self.way == "closure" else self.two)(x).mean(dim=(2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        (
+            "batch",
+            r"runs on 2 images, but not on their 6 views: does it hold something of the size of a batch\? \(Runt",
+        ),
+        ("calls", "answers otherwise when it is asked again"),
+        ("closure", "a copy of the network still runs two of the original"),
+    ],
+)
+def test_odd_networks_are_refused_in_a_sentence(way: str, words: str) -> None:
+    torch.manual_seed(0)
+    for level in (None, Full()):
+        with pytest.raises(UserError, match=words):
+            convert(Odd(way), Hue(3), level=level, example=images().float())
+
+
 def test_a_network_that_would_answer_otherwise_is_refused() -> None:
     torch.manual_seed(0)
     for level in (None, Full()):
@@ -912,6 +958,28 @@ def test_a_network_that_would_answer_otherwise_is_refused() -> None:
             convert(Centred().double(), Hue(3), level=level, example=images())
     with pytest.raises(UserError, match="two sees a tensor that was filled with values"):
         convert(Filled().double(), Hue(3), example=images())
+
+
+class Rounds(nn.Module):
+    """Amplifies rounding, which is another one for other batch sizes, as deep networks may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x).relu() + 1e5
+        return self.fc((x * len(x) / len(x) - 1e5).mean(dim=(2, 3)))
+
+
+def test_a_network_that_amplifies_rounding_is_not_refused() -> None:
+    torch.manual_seed(0)
+    pixels = images().float()
+    for group, level in ((Hue(3), None), (Rotations(4), Full())):
+        net = convert(Rounds(), group, level=level, example=pixels)
+        assert all(parameter.dtype == torch.float32 for parameter in net.parameters())
+    with pytest.raises(UserError, match="does not have the original's answers"):
+        convert(Centred(), Hue(3), example=pixels)
 
 
 def test_a_convolution_that_does_not_see_the_images_is_left_alone() -> None:

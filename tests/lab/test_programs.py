@@ -47,7 +47,7 @@ def test_a_benchmark_that_does_not_exist_is_refused(
 
 
 def test_documents_contain_the_results() -> None:
-    """docs/results.md, docs/speed.md, docs/curves.svg and the tables of two other pages are what the command writes."""
+    """What the command writes: pages, docs/curves.svg, and the tables of two other pages."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
     try:
         import report

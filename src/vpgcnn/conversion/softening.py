@@ -112,7 +112,7 @@ def soften(
     moves, network = moves_of(group), copy.deepcopy(model)
     convs = convolutions(network)
     standard = tuple(torch.tensor(each).view(1, -1, 1, 1) for each in (mean, std))
-    run = tried(network, convs, group, None, standard, example)
+    run = tried(network, model, convs, group, None, standard, example)
     offset, scale = (each.to(run.images) for each in standard)
     names = matching(run.convs, layers, "layers")
     seeing = _see_the_image(network, convs, (run.images - offset) / scale)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.flop_counter import FlopCounterMode
 
 from vpgcnn.conversion.views import Record, attach, record_of
@@ -56,6 +58,19 @@ def evaluating(network: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
+@contextmanager
+def _frozen(network: nn.Module) -> Iterator[None]:
+    """No parameter asks for a gradient: torch's counter of multiplications wants graphs for those that do."""
+    asking = [each for each in network.parameters() if each.requires_grad and each.is_leaf]
+    for parameter in asking:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in asking:
+            parameter.requires_grad_(True)
+
+
 def _examples(model: nn.Module, convs: dict[str, Any]) -> Iterator[Tensor]:
     """Random images of the sizes that the model may take, its own first."""
     first = next(iter(convs.values()))
@@ -70,20 +85,54 @@ def _examples(model: nn.Module, convs: dict[str, Any]) -> Iterator[Tensor]:
         yield torch.rand(2, channels, height, width, generator=generator).to(like)
 
 
+@contextmanager
+def _alone(network: nn.Module, model: nn.Module) -> Iterator[None]:
+    """Refuse a copy that runs modules of its original, which closures hold: they would be neither moved nor trained."""
+    own, theirs = set(network.modules()), {part: name for name, part in model.named_modules()}
+    thread, found = threading.get_ident(), list[str]()
+
+    def note(module: nn.Module, _: object) -> None:
+        if module in theirs and module not in own and threading.get_ident() == thread:
+            found.append(theirs[module])
+
+    hook = register_module_forward_pre_hook(note)
+    try:
+        yield
+    finally:
+        hook.remove()
+    if found:
+        raise UserError(
+            f"a copy of the network still runs {found[0] or 'the original'} of the original, through a function that "
+            f"holds it: let forward find its modules as attributes"
+        )
+
+
 def tried(
     network: nn.Module,
+    model: nn.Module,
     convs: dict[str, Any],
     group: Group,
     until: str | None,
     standard: tuple[Tensor, ...],
     example: Tensor | None,
 ) -> Run:
-    """Run the original on an example."""
+    """Run a copy of the original on an example.
+
+    Args:
+        network: The copy.
+        model: The original.
+        convs: The copy's convolutions by name.
+        group: The group.
+        until: The module after which views are pooled.
+        standard: Mean and standard deviation of the images.
+        example: `(B, C, H, W)`, before standardisation. None: random images.
+    """
     problem: Exception | None = None
     for images in _examples(network, convs) if example is None else [example[:2]]:
         images = images.to(next(network.parameters()).device)
         try:
-            return _observed(network, convs, group, until, standard, images)
+            with _alone(network, model):
+                return _observed(network, convs, group, until, standard, images)
         except UserError:
             raise
         except Exception as error:  # whatever a network raises for images that it does not take
@@ -128,14 +177,20 @@ def _observed(
         end = network.get_submodule(until)
         hooks.append(end.register_forward_hook(lambda *_: ended.append((len(ran), multiplications()))))
     mean, std = (each.to(images) for each in standard)
-    pixels = (images - mean) / std
+    pixels = ((images - mean) / std).detach()
     try:
-        with evaluating(network), counter:
+        with evaluating(network), _frozen(network), counter:
             record = Record(group, (), len(images), pooled=True)
             answer = output_of(network(attach(pixels.clone(), record)))
     finally:
         for hook in hooks:
             hook.remove()
+    with evaluating(network):
+        again = output_of(network(pixels.clone()))
+    if not _alike(again, answer):
+        raise UserError(
+            "the network answers otherwise when it is asked again: by chance, or by what it was asked before"
+        )
     lost = [name for name in blind if name not in ran and _depends(network, convs[name], pixels)]
     if lost:
         raise UserError(f"{lost[0]} sees a tensor that was filled with values, not computed from the images")
@@ -147,6 +202,16 @@ def _observed(
         raise UserError("there is no convolution (nn.Conv2d) that sees the images in evaluation mode")
     assert isinstance(answer, Tensor)
     return Run(ran, images, answer.as_subclass(Tensor), maps, before, inside, multiplications())
+
+
+def _alike(one: Any, two: Any) -> bool:
+    """Whether two answers to the same question are one, up to the rounding of parallel sums."""
+    assert isinstance(one, Tensor)
+    assert isinstance(two, Tensor)
+    one, two = one.as_subclass(Tensor).float(), two.as_subclass(Tensor).float()
+    return torch.allclose(
+        one, two, rtol=0.0, atol=1e-3 * float(two.abs().amax()) if two.numel() else 0.0, equal_nan=True
+    )
 
 
 def _depends(network: nn.Module, conv: nn.Module, pixels: Tensor) -> bool:
