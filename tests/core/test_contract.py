@@ -134,6 +134,7 @@ LAYERS = {
     "blur-pool": lambda: _alone(SpatialPool("max", 2, antialias=True), Rotations(4)),
     "group-mean": lambda: _alone(GroupPool("mean")),
     "group-max": lambda: _alone(GroupPool("max")),
+    "group-rms": lambda: _alone(GroupPool("rms")),
     "group-flatten": lambda: _alone(GroupPool("flatten")),
 }
 every_layer = pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS.keys())

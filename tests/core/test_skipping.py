@@ -171,7 +171,7 @@ def test_every_group_and_width(group: Group, theta: float) -> None:
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("mode", ["mean", "max", "flatten"])
+@pytest.mark.parametrize("mode", ["mean", "rms", "max", "flatten"])
 @pytest.mark.parametrize("norm", ["batch", "layer"])
 @pytest.mark.parametrize(
     "group", [Hue(3), Hue(6), SO2(8), O2(3), Rotations(4), Dihedral(4), Product(Rotations(4), Hue(3))], ids=repr

@@ -35,7 +35,7 @@ exact_groups = pytest.mark.parametrize("group", EXACT, ids=name)
 
 
 @exact_groups
-@pytest.mark.parametrize("mode", ["mean", "max"])
+@pytest.mark.parametrize("mode", ["mean", "max", "rms"])
 def test_full_windows_are_exactly_equivariant(double: None, group: Group, mode: str) -> None:
     """Four layers, all variational with θ = 1, float64: rounding error only. Colours are not clipped."""
     images = torch.rand(2, 3, 8, 8)

@@ -98,21 +98,23 @@ def _binomial(size: int) -> Tensor:
 
 
 class GroupPool(nn.Module):
-    """Invariant for "mean" and "max". Pools over the elements of the group: a feature becomes a tensor.
+    """Invariant but for "flatten". Pools over the elements of the group: a feature becomes a tensor.
 
     The maximum is taken over m + c(u)(h(u) − m), where m is the mean and c in [0, 1] the coverage. An
     element thus enters gradually as the window grows, which gives θ a gradient; at full coverage this is
     the plain maximum.
 
     Args:
-        mode: "mean": Σ_u q(u) h(u). "max": the largest h(u) among the elements in use. "flatten": h(u) times
-            its coverage, with elements as channels; not invariant, and only for elements that all images share.
+        mode: "mean": Σ_u q(u) h(u). "rms": the root of Σ_u q(u) h(u)²: what a channel sees in one pose only is divided
+            by √n in a window of n elements, and by n in a mean; h(u) should not be negative. "max": the largest h(u)
+            among the elements in use. "flatten": h(u) times its coverage, with elements as channels; not invariant,
+            and only for elements that all images share.
     """
 
-    def __init__(self, mode: Literal["mean", "max", "flatten"] = "mean") -> None:
+    def __init__(self, mode: Literal["mean", "rms", "max", "flatten"] = "mean") -> None:
         super().__init__()
-        if mode not in ("mean", "max", "flatten"):
-            raise ValueError(f"mode must be 'mean', 'max' or 'flatten', got {mode!r}")
+        if mode not in ("mean", "rms", "max", "flatten"):
+            raise ValueError(f"mode must be 'mean', 'rms', 'max' or 'flatten', got {mode!r}")
         self.mode = mode
 
     def forward(self, feature: GroupFeature) -> Tensor:
@@ -133,7 +135,7 @@ class GroupPool(nn.Module):
                     "flatten needs elements that all images share, but the level moved them for each image"
                 )
             return feature.put_together(_covered).flatten(1, 2)
-        return feature.pooled(_largest)
+        return feature.pooled(_root_mean_square if self.mode == "rms" else _largest)
 
     def extra_repr(self) -> str:
         return self.mode
@@ -146,6 +148,15 @@ def _coverage(values: Tensor, weights: Tensor) -> Tensor:
 def _covered(values: Tensor, weights: Tensor | None) -> Tensor:
     """Values times their coverage."""
     return values if weights is None else values * _coverage(values, weights)
+
+
+SOFT = 0.25
+"""Below this, the root is rounded off, so that its slope stays finite where a channel is 0."""
+
+
+def _root_mean_square(values: Tensor, weights: Tensor | None) -> Tensor:
+    """√(Σ q h² + ε²) − ε, which is 0 where h is."""
+    return (mean_over(values.square(), weights) + SOFT**2).sqrt() - SOFT
 
 
 def _largest(values: Tensor, weights: Tensor | None) -> Tensor:

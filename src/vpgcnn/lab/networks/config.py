@@ -83,7 +83,7 @@ class SE2Config(LevelPlacement):
     """Whether to zero features outside the largest disc, so that the square frame of the image leaves no trace."""
     smooth: float = 0.0
     """Standard deviation, in pixels, of a Gaussian blur of the input; 0 for none."""
-    group_pool: Literal["max", "mean"] = "max"
+    group_pool: Literal["max", "mean", "rms"] = "max"
     """How to pool over the group at the end."""
     space_pool: Literal["max", "mean"] = "max"
     """How to pool over positions at the end."""
