@@ -1,7 +1,7 @@
 """Write the results in results/*.json into the documentation; this is `make results`.
 
-docs/results.md, docs/speed.md and docs/architectures.md are written as a whole; in docs/when-not.md and README.md the
-tables between marks are; docs/curves.svg is drawn.
+docs/results.md, docs/speed.md and docs/architectures.md are written as a whole; in docs/when-not.md, convert.md and
+dense.md and in README.md the tables between marks are; docs/curves.svg is drawn.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import dense
 import limits
 import tried
+import tuned_signs
 from vpgcnn.lab.experiments.base import Row, markdown, spread
 from vpgcnn.lab.experiments.registry import EXPERIMENTS, REPRODUCTIONS, claims
 from vpgcnn.lab.experiments.verdicts import table_claims
@@ -23,7 +25,7 @@ from vpgcnn.lab.report.static import to_svg
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- results: written by `make results` -->", "<!-- /results -->"
 DIGITS = EXPERIMENTS["fig-mnist67-180"]
-SCRIPTS = ("own-loop", "small-tasks")
+SCRIPTS = ("own-loop", "small-tasks", "tuned-signs", "dense")
 """Results of scripts in benchmarks/, which are in results/scripts/."""
 SHOWN = ("variational", "shared", "full", "t2")
 """The arms in the README."""
@@ -145,6 +147,19 @@ def readme(text: str) -> str:
     return f"{before}{BEGIN}\n{readme_table()}\n{END}{rest.split(END)[1]}"
 
 
+def between(text: str, name: str, table: str) -> str:
+    """A page with a table written between the marks of that name."""
+    begin, end = f"<!-- {name}: written by `make results` -->", f"<!-- /{name} -->"
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n{table}\n{end}{rest.split(end)[1]}"
+
+
+def script(name: str) -> list[Any]:
+    """The rows of a script."""
+    rows: list[Any] = load(ROOT / "results" / "scripts" / f"{name}.json")["rows"]
+    return rows
+
+
 def curves() -> str:
     """The picture of the README: networks with levels on MNIST67-180."""
     return to_svg(figure([row for row in load(results()[DIGITS.name])["rows"] if row["arm"] in NAMES]))
@@ -158,6 +173,12 @@ def documents() -> dict[Path, str]:
         docs / "speed.md": speed_page(),
         docs / "architectures.md": tried.page(),
         docs / "when-not.md": limits.page((docs / "when-not.md").read_text(encoding="utf-8")),
+        docs / "convert.md": between(
+            (docs / "convert.md").read_text(encoding="utf-8"), "tuned-signs", tuned_signs.short(script("tuned-signs"))
+        ),
+        docs / "dense.md": between(
+            (docs / "dense.md").read_text(encoding="utf-8"), "dense", dense.short(script("dense"))
+        ),
         docs / "curves.svg": f"{curves()}\n",
         ROOT / "README.md": readme((ROOT / "README.md").read_text(encoding="utf-8")),
     }

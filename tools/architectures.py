@@ -145,7 +145,7 @@ def prepare(net: nn.Module, images: Tensor) -> None:
             norm.running_mean.copy_(x.mean(dim=1))
             norm.running_var.copy_(var.clamp_min(0.01 * float(var.mean()) + 1e-12))
 
-    def scaled(layer: Any, _: object, out: object) -> Tensor | None:
+    def scaled(layer: Any, args: tuple[Any, ...], out: object) -> Tensor | None:
         if not isinstance(out, Tensor) or layer in seen or out.numel() < 2:
             return None
         seen.add(layer)
@@ -155,10 +155,17 @@ def prepare(net: nn.Module, images: Tensor) -> None:
         size = float((out - center).std())
         if not 1e-12 < size < 1e12:
             return None
-        layer.weight.div_(size)
-        if layer.bias is not None:
-            layer.bias.sub_(center.flatten()).div_(size)
-        return (out - center) / size
+        wanted = (out - center) / size
+        before = {name: parameter.clone() for name, parameter in layer.named_parameters(recurse=False)}
+        for scale in ("weight", *(name for name in before if name not in ("weight", "bias"))):
+            getattr(layer, scale).div_(size)  # layers that standardise their weight have a gain instead
+            if layer.bias is not None:
+                layer.bias.sub_(center.flatten()).div_(size)
+            if torch.allclose(wanted, layer.forward(*args), rtol=0.0, atol=0.01):
+                return wanted
+            for name, value in before.items():
+                getattr(layer, name).copy_(value)
+        return None
 
     net.train().eval()  # some networks keep what they computed from parameters until they are trained
     seen: set[nn.Module] = set()

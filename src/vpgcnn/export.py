@@ -32,6 +32,8 @@ LARGEST = 4096
 class Deployed(nn.Module):
     """Equivariant as its network is. Images `(B, C, H, W)` in [0, 1] to logits `(B, classes)` and θ `(B, columns)`.
 
+    Logits may be maps `(B, classes, H, W)`. Of several outputs of a converted network they are the first.
+
     θ is the share of the circle that each of `layers` uses, in that order; a group with several circles has a column
     for each ("last rotation", "last hue"). Without such layers there are no columns. The network is taken over: it
     stays in evaluation mode, with folded kernels, without the elements that `Shared` and `Fixed` levels leave out.
@@ -58,10 +60,10 @@ class Deployed(nn.Module):
         ]
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits `(B, classes)` and θ `(B, columns)`."""
-        logits, trace = self.network(images)
-        theta = [q.theta.expand(images.shape[0], -1) for q in trace.values()]
-        return logits, torch.cat(theta, dim=1) if theta else logits[:, :0]
+        """Logits and θ `(B, columns)`."""
+        answer = self.network(images)
+        theta = [q.theta.expand(images.shape[0], -1) for q in answer.trace.values()]
+        return answer.logits, torch.cat(theta, dim=1) if theta else answer.logits.flatten(1)[:, :0]
 
 
 def exported(deployed: Deployed, channels: int, size: int) -> torch.export.ExportedProgram:

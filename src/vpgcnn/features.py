@@ -522,12 +522,17 @@ class Prediction(NamedTuple):
     """The answer of a network.
 
     Args:
-        logits: `(B, classes)`.
+        logits: `(B, classes)`, or maps `(B, classes, H, W)`.
         trace: What its levels decided, by the name of their layer; empty where there are none.
     """
 
     logits: Tensor
     trace: Trace
+
+    @property
+    def outputs(self) -> Any:
+        """All that the network returned: the logits, unless a converted network has several outputs."""
+        return self.logits
 
     @property
     def kl(self) -> Tensor:

@@ -48,6 +48,8 @@ __all__ = [
     "penalty",
 ]
 
+IGNORED = -100
+"""The label of pixels that do not count, as in torch."""
 PRICE = 0.05
 """What a whole circle of the group is worth to an image, in nats of classification loss. All levels share it."""
 
@@ -75,8 +77,9 @@ class Elbo:
         """Compute both terms from a network's prediction.
 
         Args:
-            prediction: Logits `(B, classes)` and what the levels decided.
-            labels: Class indices `(B,)`.
+            prediction: Logits `(B, classes)`, or maps `(B, classes, H, W)`, and what the levels decided.
+            labels: Class indices `(B,)`, or `(B, H, W)` for maps; the nll is then the mean over pixels. Pixels of class
+                −100 do not count.
             prior: `(classes,)`, added to the logits before the loss; see `log_shares`.
             weights: `(B,)`, with a mean of 1: how much each image counts in the nll; all alike if None.
 
@@ -85,14 +88,38 @@ class Elbo:
         """
         if not isinstance(prediction, Prediction):
             raise TypeError(f"Elbo.of takes a Prediction, got {type(prediction).__name__}")
-        logits = prediction.logits.float() if prior is None else prediction.logits.float() + prior
+        logits, places = prediction.logits.float(), prediction.logits.dim() - 2
+        if places > 0 and labels.shape != (len(logits), *logits.shape[2:]):
+            raise ValueError(
+                f"logits {tuple(logits.shape)} are one for each class and pixel, so labels are {len(logits)} maps "
+                f"{'×'.join(map(str, logits.shape[2:]))}, got shape {tuple(labels.shape)}: resize one of them"
+            )
+        if prior is not None:
+            logits = logits + prior.view(-1, *[1] * places)
+        if weights is None:
+            return cls.around(F.cross_entropy(logits, labels), prediction)
+        losses = weights.view(-1, *[1] * places) * F.cross_entropy(logits, labels, reduction="none")
+        return cls.around(losses.sum() / (labels != IGNORED).sum() if places > 0 else losses.mean(), prediction)
+
+    @classmethod
+    def around(cls, loss: Tensor, prediction: Prediction) -> Elbo:
+        """Put a loss of your own in the place of the nll: for boxes, masks, or several heads.
+
+            >>> answer = net(images)
+            >>> Elbo.around(detection_loss(answer.outputs, targets), answer).total().backward()
+
+        Args:
+            loss: A scalar, the mean over images. What windows may cost is counted in its units.
+            prediction: What the levels decided is read from it.
+
+        Returns:
+            The terms.
+        """
+        if not isinstance(prediction, Prediction):
+            raise TypeError(f"Elbo.around takes a Prediction, got {type(prediction).__name__}")
         levels = sum(q.regularised for q in prediction.trace.values())
         unused = prediction.unused.float().mean() / max(1, levels)
-        if weights is None:
-            nll = F.cross_entropy(logits, labels)
-        else:
-            nll = (weights * F.cross_entropy(logits, labels, reduction="none")).mean()
-        return cls(nll, prediction.kl.float().mean(), unused)
+        return cls(loss, prediction.kl.float().mean(), unused)
 
     def total(self, weight: float | None = None) -> Tensor:
         """The training loss.

@@ -277,22 +277,32 @@ def test_norms_by_the_first_view_have_the_gradients_of_their_definition(every: i
 
 
 class Aside(nn.Module):
-    """Its level is on a branch that the answer does not depend on."""
+    """Its level is on a branch that the logits do not depend on."""
+
+    returns: bool = False
 
     def __init__(self) -> None:
         super().__init__()
         self.one, self.two, self.fc = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 3), nn.Linear(8, 3)
 
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
+    def forward(self, x: Tensor) -> Tensor | dict[str, Tensor]:
         x = self.one(x).relu()
-        return {"logits": self.fc(x.mean(dim=(2, 3))), "map": self.two(x)}
+        logits, beside = self.fc(x.mean(dim=(2, 3))), self.two(x)
+        return {"logits": logits, "map": beside} if self.returns else logits
 
 
-def test_without_a_level_on_the_way_all_views_count() -> None:
+@pytest.mark.parametrize("returns", [False, True])
+def test_without_a_level_on_the_way_all_views_count(returns: bool) -> None:
+    """Unless the level is on the way of another output: all are averaged under the window of the image."""
     torch.manual_seed(0)
-    net = convert(Aside().double().eval(), Hue(3), level=Fixed(0.01), example=pixels()).eval()
-    assert not net.pools_by_level
+    plain = Aside().double().eval()
+    plain.returns = returns
+    net = convert(plain, Hue(3), level=Fixed(0.01), levels="two", example=pixels()).eval()
+    assert net.pools_by_level == returns
     with torch.no_grad():
         expected = net._run(pixels(), net._record(pixels())).logits
         assert torch.allclose(net(pixels()).logits, expected, atol=1e-12)
-        assert torch.allclose(net(pixels().roll(1, 1)).logits, expected, atol=1e-10)
+        if returns:
+            assert torch.allclose(expected, plain(pixels())["logits"], atol=1e-12)
+        else:
+            assert torch.allclose(net(pixels().roll(1, 1)).logits, expected, atol=1e-10)

@@ -8,51 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vpgcnn.conversion.moves import moved, moves_of
 from vpgcnn.conversion.plan import Mixing
-from vpgcnn.conversion.views import Decided, Matrix, NeedsAll, Record, attach, coverage, record_of
-from vpgcnn.errors import UserError
+from vpgcnn.conversion.views import Decided, NeedsAll, Record, attach, coverage, record_of
 from vpgcnn.features import GroupFeature, Trace
 from vpgcnn.groups import Group
 from vpgcnn.levels import Level
 
-__all__ = ["MixedConv2d", "moved", "moves_of", "pooled"]
-
-
-def moves_of(group: Group) -> tuple[Matrix, ...]:
-    """What each element of the grid does to the plane, as whole numbers."""
-    planes = group.plane(group.grid(dtype=torch.float64))
-    if float((planes - planes.round()).abs().max()) > 1e-6:
-        raise UserError(f"{group} moves pixels between the grid: choose quarter turns or mirrors")
-    return tuple(tuple(tuple(int(x) for x in row) for row in plane.round().tolist()) for plane in planes)  # type: ignore[misc]
-
-
-def moved(maps: Tensor, matrix: Matrix) -> Tensor:
-    """Maps `(…, H, W)` moved by a quarter turn or mirror: f(x) becomes f(A⁻¹x), points being (x right, y up)."""
-    (a, b), (c, d) = matrix
-    if a:
-        flips = [axis for axis, sign in ((-1, a), (-2, d)) if sign < 0]
-    else:
-        if maps.shape[-1] != maps.shape[-2]:
-            raise UserError(f"quarter turns need square images and maps, got {maps.shape[-2]}×{maps.shape[-1]}")
-        maps = maps.transpose(-1, -2)
-        flips = [axis for axis, sign in ((-1, b), (-2, c)) if sign > 0]
-    return maps.flip(flips) if flips else maps
-
-
-def pooled(folded: Tensor, record: Record) -> Tensor:
-    """The mean over views `(B·m, …)` under their weights, each moved back: `(B, …)`. A map moves with the image."""
-    with torch._C.DisableTorchFunctionSubclass():
-        weights = record.weights_at(folded)
-        views = folded.unflatten(0, (-1, record.count))
-        if record.group.acts_on_plane and folded.dim() == 4:
-            back = [moved(views[:, number], record.moves[u]) for number, u in enumerate(record.shown)]
-            views = torch.stack(back, dim=1)
-        if weights is None:
-            if record.kept is not None:
-                raise NeedsAll
-            return views.mean(dim=1)
-        shares = weights.to(views.dtype).reshape(*views.shape[:2], *(1 for _ in views.shape[2:]))
-        return (views * shares).sum(dim=1)
+__all__ = ["MixedConv2d"]
 
 
 class MixedConv2d(nn.Module):

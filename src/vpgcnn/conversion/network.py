@@ -19,7 +19,7 @@ threads, copied, and checkpointed. `torch.compile` runs a converted network with
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -30,12 +30,24 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._pytree import tree_map_only
 
 from vpgcnn._ops.precision import full_precision
-from vpgcnn.conversion.mixing import MixedConv2d, moved, moves_of, pooled
+from vpgcnn.conversion.mixing import MixedConv2d
+from vpgcnn.conversion.moves import moved, moves_of
+from vpgcnn.conversion.outputs import (
+    Kind,
+    Kinds,
+    Outputs,
+    averaged,
+    check_kinds,
+    kinds_of,
+    merged_record,
+    parts_of,
+    rebuilt,
+)
 from vpgcnn.conversion.plan import Cost, Mix, Mixing, planned
 from vpgcnn.conversion.trying import Run, evaluating, tried
-from vpgcnn.conversion.views import Decided, NeedsAll, Record, Tracking, Views, attach, on_grid, record_of
+from vpgcnn.conversion.views import Decided, NeedsAll, Record, Tracking, attach, on_grid, record_of
 from vpgcnn.errors import UserError
-from vpgcnn.features import GroupFeature, Prediction, output_of
+from vpgcnn.features import GroupFeature, Prediction, Trace
 from vpgcnn.groups import Group, check_rgb
 from vpgcnn.levels import Distribution, Level, LevelSpec, SharedLevel, Variational, VariationalLevel, Window
 from vpgcnn.levels.level import FixedLevel
@@ -57,15 +69,19 @@ EARLY = 0.1
 
 
 def _pool_output(_: nn.Module, __: object, output: Any) -> Any:
-    """A forward hook that pools the views of a module's output. The trace goes on with it."""
-
-    def pool(part: Tensor) -> Tensor:
-        record = record_of(part)
-        if record is None or not record.fits(part):
-            return part
-        return attach(pooled(part, record), record.after_pooling())
-
-    return tree_map_only(Tensor, pool, output)
+    """A forward hook that pools the views of a module's output, all parts under one window. The trace goes on."""
+    parts = {
+        name: part
+        for name, part in parts_of(output).items()
+        if (record := record_of(part)) is not None and record.fits(part)
+    }
+    if not parts:
+        return output
+    record = merged_record(parts)
+    kinds: dict[str, Kind] = {name: "map" if part.dim() == 4 else "invariant" for name, part in parts.items()}
+    found = averaged(parts, record, kinds)[0]
+    after = record.after_pooling()
+    return rebuilt(output, parts_of(output) | {name: attach(part, after) for name, part in found.items()})
 
 
 class Converted(nn.Module):
@@ -79,6 +95,7 @@ class Converted(nn.Module):
         cost: What it computes, compared with the original.
         decides_first: Whether its only level runs before any mixing, and early enough to run it before the rest.
         pools_by_level: Whether it has one level, whose decision is the one that views are averaged by at the end.
+        outputs: How its outputs move with the image, as for `convert`.
     """
 
     mean: Tensor
@@ -96,9 +113,10 @@ class Converted(nn.Module):
         *,
         decides_first: bool = False,
         pools_by_level: bool = False,
+        outputs: Kinds = None,
     ) -> None:
         super().__init__()
-        self.pools_by_level = pools_by_level
+        self.pools_by_level, self.outputs = pools_by_level, outputs
         self.network, self.group, self.cost, self.decides_first = network, group, cost, decides_first
         inverse = group.inverse(group.grid(dtype=torch.float64))
         self._moves = moves_of(group)
@@ -132,7 +150,7 @@ class Converted(nn.Module):
             images: `(B, C, H, W)`, before standardisation; square where the group has quarter turns.
 
         Returns:
-            Logits `(B, classes)`, or whatever the original's first output is, and the trace.
+            Logits `(B, classes)` or maps, the first of the original's outputs, and the trace; `outputs` has all.
         """
         return self._answer(images)
 
@@ -146,20 +164,23 @@ class Converted(nn.Module):
             return self._run(images, self._record(images, weights))
 
     def _run(self, images: Tensor, record: Record) -> Prediction:
-        answer = output_of(self.network(self._views(images, record)))
-        assert isinstance(answer, Tensor)
-        found = record_of(answer)
-        if found is None or not (found.pooled or found.fits(answer)):
-            raise UserError(
-                f"the network's answer {tuple(answer.shape)} is not one for each view of each image (of "
-                f"{len(images)} images × {record.count} views): it mixes the images of a batch"
-            )
-        with torch._C.DisableTorchFunctionSubclass():
-            if not found.pooled:
-                logits = pooled(answer, found)
-            else:
-                logits = answer.as_subclass(Tensor) if isinstance(answer, Views) else answer
-            return Prediction(logits, found.trace_at(answer))
+        return _prediction(*self._averaged(images, record))
+
+    def _averaged(self, images: Tensor, record: Record) -> tuple[Any, dict[str, Tensor], Trace]:
+        """What the network returns, its tensors that depend on the images, averaged over views, and the trace."""
+        output = self.network(self._views(images, record))
+        every = parts_of(output)
+        parts = {name: part for name, part in every.items() if record_of(part) is not None}
+        for name, part in (parts or every).items():
+            own = record_of(part)
+            if own is None or not (own.pooled or own.fits(part)):
+                what = f"output {name!r}" if name else "answer"
+                raise UserError(
+                    f"the network's {what} {tuple(part.shape)} is not one for each view of each image (of "
+                    f"{len(images)} images × {record.count} views): it mixes the images of a batch"
+                )
+        kinds = kinds_of(parts, self.group, self.outputs)
+        return output, *averaged(parts, merged_record(parts), kinds)
 
     def _record(self, images: Tensor, weights: Tensor | None = None) -> Record:
         if images.dim() != 4:
@@ -211,29 +232,29 @@ class Converted(nn.Module):
             return None
         used = on_grid(q) > 0
         if constant and self.pools_by_level and not bool(used[:, 1:].any()):
-            answer = output_of(self.network(self._pixels(images, (0,))))  # the original, without any views
-            assert isinstance(answer, Tensor)
-            return Prediction(answer, {layer.name: q})
+            output = self.network(self._pixels(images, (0,)))  # the original, without any views
+            return _prediction(output, parts_of(output), {layer.name: q})
         patterns, which = used.unique(dim=0, return_inverse=True)
         record = replace(self._record(images), known={layer.name: q})
         if len(patterns) == 1 and bool(patterns.all()):
             return self._run(images, record)
-        logits: Tensor | None = None
+        output, whole = None, dict[str, Tensor]()
         try:
             for number, pattern in enumerate(patterns):
                 index = (which == number).nonzero()[:, 0]
                 kept = tuple(pattern.nonzero()[:, 0].tolist())
                 own = _of_images(q, index)
                 part = replace(record, size=len(index) * len(kept), kept=kept, known={layer.name: own})
-                found = self._run(images[index], part)
-                if set(found.trace) != {layer.name}:
+                output, found, trace = self._averaged(images[index], part)
+                if set(trace) != {layer.name}:
                     return None
-                logits = found.logits.new_empty(len(images), *found.logits.shape[1:]) if logits is None else logits
-                logits[index] = found.logits
+                for name, values in found.items():
+                    if name not in whole:
+                        whole[name] = values.new_empty(len(images), *values.shape[1:])
+                    whole[name][index] = values
         except NeedsAll:
             return None
-        assert logits is not None
-        return Prediction(logits, {layer.name: q})
+        return _prediction(output, whole, {layer.name: q})
 
     def _decided_beforehand(self, layer: MixedConv2d, images: Tensor) -> tuple[Distribution | None, bool]:
         """What the level decides, if the rest of the network need not be run for it; and whether nothing mixes."""
@@ -259,6 +280,14 @@ class Converted(nn.Module):
         return None, False
 
 
+def _prediction(output: Any, parts: Mapping[str, Tensor], trace: Trace) -> Prediction:
+    """The prediction from a network's output, whose tensors are replaced. parts: The first one is the logits."""
+    logits = next(iter(parts.values()))
+    if isinstance(output, Tensor):
+        return Prediction(logits, trace)
+    return Outputs(logits, trace, rebuilt(output, parts_of(output) | dict(parts)))
+
+
 def _is_constant(level: Level) -> bool:
     """Whether a level decides the same for every image."""
     if isinstance(level, VariationalLevel):
@@ -280,13 +309,14 @@ def convert(
     layers: str | Sequence[str] | None = None,
     levels: str | Sequence[str] | None = None,
     until: str | None = None,
+    outputs: Kinds = None,
     mix: Mix = "auto",
     budget: float = BUDGET,
     mean: Sequence[float] = (0.0,),
     std: Sequence[float] = (1.0,),
     example: Tensor | None = None,
 ) -> Converted:
-    """Make a copy of a classifier equivariant to a finite group; it starts with the answers of the original.
+    """Make a copy of a network equivariant to a finite group; it starts with the answers of the original.
 
     Args:
         model: Any network with convolutions (`nn.Conv2d` or a subclass). It is not changed.
@@ -294,10 +324,14 @@ def convert(
         level: How much of the group each image uses, as for our layers. None: a `Variational` whose window starts
             on the identity alone. `Full()` makes the network fully equivariant at once, so its answers change.
         layers: Convolutions that look at other views, by name or the start of it ("layer3"). None: all.
-        levels: The convolutions that have a level. None: the last of `layers` to run whose kernel is larger than 1×1.
+        levels: The convolutions that have a level. None: the last of `layers` to run whose kernel is larger than 1×1;
+            where there are several outputs, of those that all of them depend on.
             "first": the first one to run; mixing then starts after it, so that in evaluation views of weight 0 are not
             run at all.
         until: The module after which views are pooled; the rest is an ordinary network. None: the end.
+        outputs: How the network's outputs move with quarter turns and mirrors: "map" (each channel is a scalar),
+            "invariant", or `Directions` for boxes and flows; by name, where there are several. None: one map moves, and
+            what has no place does not.
         mix: How convolutions look at other views: through a 1×1 kernel ("pointwise"), one as large as their own
             ("full"), or not at all ("none"). "auto": from the last convolution to the first, as far as the budget goes,
             through 1×1 kernels or, where these cost much, through few channels.
@@ -338,8 +372,9 @@ def convert(
         _check_until(network, convs, until)
     standard = tuple(torch.tensor(each).view(1, -1, 1, 1) for each in (mean, std))
     run = tried(network, model, convs, group, until, standard, example)
+    check_kinds(run.answer, outputs)
     chosen = matching(run.convs, layers, "layers")
-    levelled = _levelled(run.convs, chosen, convs, levels)
+    levelled = _levelled(run, chosen, convs, levels)
     first = levels == "first" and levelled == run.convs[:1]
     mixing = [name for name in chosen if not (first and name in levelled)]
     ways, cost = planned(convs, mixing, group, mix, budget, run)
@@ -355,7 +390,7 @@ def convert(
     if until is not None:
         network.get_submodule(until).register_forward_hook(_pool_output)
     early = first and run.before[levelled[0]] <= EARLY * run.inside
-    net = Converted(network, group, mean, std, cost, decides_first=early).to(run.images.device)
+    net = Converted(network, group, mean, std, cost, decides_first=early, outputs=outputs).to(run.images.device)
     net.training = model.training
     start = _checked_start(net, model, run, from_identity=level is None)
     net.pools_by_level = until is None and len(net._levelled) == 1 and len(start.trace) == 1
@@ -400,15 +435,15 @@ def matching(names: list[str], wanted: str | Sequence[str] | None, what: str) ->
     return [name for name in names if any(name == each or name.startswith(f"{each}.") for each in wanted)]
 
 
-def _levelled(
-    run: list[str], chosen: list[str], convs: dict[str, Any], levels: str | Sequence[str] | None
-) -> list[str]:
+def _levelled(run: Run, chosen: list[str], convs: dict[str, Any], levels: str | Sequence[str] | None) -> list[str]:
     """The convolutions that have a level."""
     if levels is None:
-        large = [name for name in chosen if max(convs[name].kernel_size) > 1]
-        return (large or chosen)[-1:]
-    if levels == "first" and not any(name == "first" or name.startswith("first.") for name in run):
-        return run[:1]
+        several = len(run.answer) > 1
+        shared = [name for name in chosen if several and name in run.shared and len(run.maps[name]) == 1] or chosen
+        large = [name for name in shared if max(convs[name].kernel_size) > 1]
+        return (large or shared)[-1:]
+    if levels == "first" and not any(name == "first" or name.startswith("first.") for name in run.convs):
+        return run.convs[:1]
     return matching(chosen, levels, "levels")
 
 
@@ -440,19 +475,25 @@ def _replaced(network: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
 def _checked_start(net: Converted, model: nn.Module, run: Run, *, from_identity: bool) -> Prediction:
     """The first answer; refuse a network that does not start with the original's."""
     start, apart = _start(net, run.images, run.answer, from_identity)
-    if not apart <= max(TOLERANCE, 16 * torch.finfo(run.answer.dtype).eps) and not (
-        apart <= ROUNDING and _same_in_double(net, model, run.images, from_identity)
-    ):
-        size = float(run.answer.abs().max())
-        raise UserError(
-            f"the converted network does not have the original's answers: they differ by {apart:.1e} of the largest "
-            f"one ({size:.3g}). Does an image's answer depend on the others of its batch, or on rounding?"
-        )
+    for name, distance in apart.items():
+        expected = run.answer[name]
+        eps = torch.finfo(expected.dtype).eps if expected.is_floating_point() else 0.0
+        if distance <= max(TOLERANCE, 16 * eps):
+            continue
+        if not (distance <= ROUNDING and _same_in_double(net, model, run.images, from_identity)):
+            which, size = f" {name!r}" if name else "", float(expected.abs().max())
+            raise UserError(
+                f"the converted network does not have the original's answers{which}: they differ by {distance:.1e} of "
+                f"the largest one ({size:.3g}). Does an image's answer depend on the others of its batch, or on "
+                "rounding?"
+            )
     return start
 
 
-def _start(net: Converted, images: Tensor, expected: Tensor, from_identity: bool) -> tuple[Prediction, float]:
-    """The first answer, and how far it is from the original's, relative to the largest number of that."""
+def _start(
+    net: Converted, images: Tensor, expected: Mapping[str, Tensor], from_identity: bool
+) -> tuple[Prediction, dict[str, float]]:
+    """The first answer, and how far each output is from the original's, relative to the largest number of that."""
     identity = None
     if not from_identity:  # whatever the level keeps, the answer for the image as it is has not changed
         identity = images.new_zeros(len(images), net.group.count)
@@ -469,12 +510,23 @@ def _start(net: Converted, images: Tensor, expected: Tensor, from_identity: bool
             f"the network runs on {len(images)} images, but not on their {record.size} views: does it hold something "
             f"of the size of a batch? ({reason})"
         ) from error
-    found = start.logits
+    found = parts_of(start.outputs)
+    if found.keys() != expected.keys():
+        raise UserError(f"the converted network returns {', '.join(found)}; the original {', '.join(expected)}")
+    return start, {name: _apart(name, found[name], each) for name, each in expected.items()}
+
+
+def _apart(name: str, found: Tensor, expected: Tensor) -> float:
+    """The largest difference between two outputs, relative to the largest number of the second."""
     if found.shape != expected.shape:
-        raise UserError(f"the converted network answers {tuple(found.shape)}, the original {tuple(expected.shape)}")
+        which = f" {name!r}" if name else ""
+        raise UserError(
+            f"the converted network answers{which} {tuple(found.shape)}, the original {tuple(expected.shape)}"
+        )
     if not expected.numel():
-        return start, 0.0
-    return start, float((found - expected).abs().max()) / (float(expected.abs().max()) or 1.0)
+        return 0.0
+    expected, found = expected.detach().double(), found.double()
+    return float((found - expected).abs().max()) / (float(expected.abs().max()) or 1.0)
 
 
 def _same_in_double(net: Converted, model: nn.Module, images: Tensor, from_identity: bool) -> bool:
@@ -488,8 +540,9 @@ def _same_in_double(net: Converted, model: nn.Module, images: Tensor, from_ident
         layer.level.float()  # a window on the identity alone is that in its own precision only
     try:
         with evaluating(original):
-            expected = output_of(original((images - twin.mean) / twin.std))
-        assert isinstance(expected, Tensor)
-        return expected.dtype == torch.float64 and _start(twin, images, expected, from_identity)[1] <= DOUBLE
+            expected = parts_of(original((images - twin.mean) / twin.std))
+        if any(each.is_floating_point() and each.dtype != torch.float64 for each in expected.values()):
+            return False
+        return max(_start(twin, images, expected, from_identity)[1].values()) <= DOUBLE
     except Exception:  # a network that insists on its precision: nothing speaks for it
         return False

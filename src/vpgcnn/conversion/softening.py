@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vpgcnn.conversion.mixing import moved, moves_of
+from vpgcnn.conversion.moves import moved, moves_of
 from vpgcnn.conversion.network import check_standard, convolutions, matching
 from vpgcnn.conversion.trying import evaluating, tried
 from vpgcnn.conversion.views import Matrix

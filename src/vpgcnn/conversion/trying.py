@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -12,15 +13,18 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.flop_counter import FlopCounterMode
 
+from vpgcnn.conversion.outputs import parts_of
 from vpgcnn.conversion.views import Record, attach, record_of
 from vpgcnn.errors import UserError
-from vpgcnn.features import output_of
 from vpgcnn.groups import Group
 
 __all__ = ["Run", "evaluating", "tried"]
 
 SIZES = (224, 112, 64, 32, 28, 299)
 """Sides of the images that `convert` tries where it gets no example."""
+
+MARK: Any = None
+"""Stands for a decision in the trace of a first run, where only the names are of interest."""
 
 
 class Run(NamedTuple):
@@ -29,7 +33,8 @@ class Run(NamedTuple):
     Args:
         convs: The convolutions that see the images, in the order they ran.
         images: `(B, C, H, W)`, before standardisation.
-        answer: What the original answers.
+        answer: The tensors that the original answers with, by name: "" for one alone.
+        shared: The convolutions that all of them depend on.
         maps: For each convolution, the height and width of its output each time it ran.
         before: For each convolution, the multiplications for one image until its first output.
         inside: Multiplications for one image until the views are pooled.
@@ -38,7 +43,8 @@ class Run(NamedTuple):
 
     convs: list[str]
     images: Tensor
-    answer: Tensor
+    answer: dict[str, Tensor]
+    shared: frozenset[str]
     maps: dict[str, list[tuple[int, int]]]
     before: dict[str, int]
     inside: int
@@ -169,6 +175,9 @@ def _observed(
                     maps.setdefault(name, []).append((out.shape[-2], out.shape[-1]))
                     before.setdefault(name, multiplications())
                     found += [] if name in found else [name]
+                    record = record_of(out)
+                    if record is not None:  # what is computed from this carries its name
+                        attach(out, replace(record, trace={**record.trace, name: MARK}))
 
         return hook
 
@@ -181,16 +190,10 @@ def _observed(
     try:
         with evaluating(network), _frozen(network), counter:
             record = Record(group, (), len(images), pooled=True)
-            answer = output_of(network(attach(pixels.clone(), record)))
+            output = network(attach(pixels.clone(), record))
     finally:
         for hook in hooks:
             hook.remove()
-    with evaluating(network):
-        again = output_of(network(pixels.clone()))
-    if not _alike(again, answer):
-        raise UserError(
-            "the network answers otherwise when it is asked again: by chance, or by what it was asked before"
-        )
     lost = [name for name in blind if name not in ran and _depends(network, convs[name], pixels)]
     if lost:
         raise UserError(f"{lost[0]} sees a tensor that was filled with values, not computed from the images")
@@ -200,18 +203,28 @@ def _observed(
     ran = ran[:many]
     if not ran:
         raise UserError("there is no convolution (nn.Conv2d) that sees the images in evaluation mode")
-    assert isinstance(answer, Tensor)
-    return Run(ran, images, answer.as_subclass(Tensor), maps, before, inside, multiplications())
+    answer = parts_of(output)
+    if not answer:
+        raise UserError(f"the network returns no tensor, but a {type(output).__name__}")
+    seen = [set(found.trace) for part in answer.values() if (found := record_of(part)) is not None]
+    shared = frozenset(set.intersection(*seen)) if seen else frozenset()
+    plain = {name: part.as_subclass(Tensor) for name, part in answer.items()}
+    with evaluating(network):
+        again = parts_of(network(pixels.clone()))
+    if again.keys() != plain.keys() or not all(_alike(again[name], part) for name, part in plain.items()):
+        raise UserError(
+            "the network answers otherwise when it is asked again: by chance, or by what it was asked before"
+        )
+    return Run(ran, images, plain, shared, maps, before, inside, multiplications())
 
 
-def _alike(one: Any, two: Any) -> bool:
+def _alike(one: Tensor, two: Tensor) -> bool:
     """Whether two answers to the same question are one, up to the rounding of parallel sums."""
-    assert isinstance(one, Tensor)
-    assert isinstance(two, Tensor)
-    one, two = one.as_subclass(Tensor).float(), two.as_subclass(Tensor).float()
-    return torch.allclose(
-        one, two, rtol=0.0, atol=1e-3 * float(two.abs().amax()) if two.numel() else 0.0, equal_nan=True
-    )
+    if one.shape != two.shape:
+        return False
+    one, two = one.as_subclass(Tensor).float(), two.float()
+    size = float(two.abs().amax()) if two.numel() else 0.0
+    return torch.allclose(one, two, rtol=0.0, atol=1e-3 * size, equal_nan=True)
 
 
 def _depends(network: nn.Module, conv: nn.Module, pixels: Tensor) -> bool:
