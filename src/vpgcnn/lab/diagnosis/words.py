@@ -18,7 +18,8 @@ ADVICE = {
     "--std and --classes are those it was trained with.",
     "few": "More images are needed.",
     "keep": "Nothing needs to change.",
-    "blind": "The classifier hardly uses {what}, although {what} matters for {whom}. A model that uses it could be better.",
+    "blind": "The classifier hardly uses {what}, although {what} matters for {whom}. A model that uses it could "
+    "be better.",
     "help": "A {kind}-equivariant model could help: in these images, the class is not carried by {what}. {follows}",
     "open": "These images cannot show whether ignoring {what} would help or hurt. A partially equivariant model learns "
     "it from the data.",

@@ -39,17 +39,19 @@ def measure_evidence(_: str, progress: Quiet) -> list[Row]:
         some = dataset.test[order]
         progress.begin(f"{name}, {kind}", 2)
         found = ask(kind, to_unit(some.images), some.labels, progress)
-        if found.spread is None or found.carried is None:
-            progress.message(f"{name} is left out: its images show nothing that moves")
-            continue
-        (gain, error), known = found.carried.gain, found.carried
-        rows.append({
+        row: Row = {
             "arm": f"{name}, {kind}", "data": dataset.notes[0] if dataset.notes else name, "images": len(some),
-            "told": round(found.spread.told, 4), "told_error": round(found.spread.error, 4),
-            "with": round(float(known.aware.mean()), 4), "without": round(float(known.averaged.mean()), 4),
-            "chance": round(known.chance, 4), "difference": round(gain, 4), "error": round(error, 4),
-            "share": round(known.share, 4), "twins": len(found.twins), "carried": found.carrying,
-        })  # fmt: skip
+            "twins": len(found.twins), "carried": found.carrying,
+        }  # fmt: skip
+        if found.spread is not None and found.carried is not None:
+            (gain, error), known = found.carried.gain, found.carried
+            row |= {
+                "told": round(found.spread.told, 4), "told_error": round(found.spread.error, 4),
+                "with": round(float(known.aware.mean()), 4), "without": round(float(known.averaged.mean()), 4),
+                "chance": round(known.chance, 4), "difference": round(gain, 4), "error": round(error, 4),
+                "share": round(known.share, 4),
+            }  # fmt: skip
+        rows.append(row)
     if not rows:
         raise UserError("none of the datasets is available: `vpgcnn datasets` prints where they are expected")
     return rows
@@ -58,16 +60,17 @@ def measure_evidence(_: str, progress: Quiet) -> list[Row]:
 def table_evidence(rows: list[Row]) -> str:
     """One line for each dataset and circle."""
     heads = ["data, circle", "images", "originals told", "with the place", "without", "chance", "difference", "twins"]
-    words = {"yes": "yes", "no": "no", "chance": "cannot say", "unclear": "too few images"}
-    lines = [
-        [
-            row["arm"], row["images"], f"{row['told']:.0%} ± {SURE * row['told_error']:.0%}", f"{row['with']:.1%}",
-            f"{row['without']:.1%}", f"{row['chance']:.1%}",
-            f"{100 * row['difference']:+.1f} ± {100 * SURE * row['error']:.1f} points ({row['share']:.0%})",
-            row["twins"], words[row["carried"]],
-        ]
-        for row in rows
-    ]  # fmt: skip
+    lines = []
+    for row in rows:
+        shown = ["–"] * 5
+        if "told" in row:
+            shown = [
+                f"{row['told']:.0%} ± {SURE * row['told_error']:.0%}", f"{row['with']:.1%}", f"{row['without']:.1%}",
+                f"{row['chance']:.1%}",
+                f"{100 * row['difference']:+.1f} ± {100 * SURE * row['error']:.1f} points ({row['share']:.0%})",
+            ]  # fmt: skip
+        said = row["carried"] if row["carried"] in ("yes", "no") else "cannot say"
+        lines.append([row["arm"], row["images"], *shown, row["twins"], said])
     return markdown([*heads, "class carried"], lines)
 
 
@@ -77,10 +80,10 @@ COUNT = Count(
     rows=measure_evidence,
     table=table_evidence,
     notes=(
-        "The two tests of `vpgcnn look`, with 99 % intervals. Originals told: in how many pairs of an image and a moved "
-        "copy the original is picked (50 %: images are spread evenly). With and without the place: how often simple "
-        "features predict the class of held-out images.",
-        "Difference: in brackets, as a share of what the features know beyond chance. Twins: classes that a move turns "
-        "into each other.",
+        "The two tests of `vpgcnn look`, with 99 % intervals. Originals told: in how many pairs of an image and a "
+        "moved copy the original is picked (50 %: images are spread evenly). With and without the place: how often "
+        "simple features predict the class of held-out images.",
+        "Difference: in brackets, as a share of what the features know beyond chance. Twins: the number of classes "
+        "that a move turns into another class, which turns back into them.",
     ),
 )
