@@ -374,9 +374,9 @@ function drawTuning() {
   const curves = [["images as they are", "accuracy", "solid", COLORS[number]], ["moved images", "moved", "dash", COLORS[(number + 1) % 4]]];
   const traces = curves.map(([name, key, dash, ink]) => ({
     x: points.map(point => point.windows), y: points.map(point => point[key]), name, mode: "lines+markers",
-    line: { color: color(ink), width: 3, dash }, marker: { size: 4 }, hovertemplate: "%{y:.1%}<extra></extra>" }));
+    line: { color: color(ink), width: 3, dash }, marker: { size: 4 } }));
   for (const [, key, , ink] of curves) traces.push({ x: [state.windows], y: [between(points, key)], mode: "markers",
-    marker: { size: 13, color: color("--ground"), line: { color: color(ink), width: 4 } }, hoverinfo: "skip", showlegend: false });
+    marker: { size: 13, color: color("--ground"), line: { color: color(ink), width: 4 } }, showlegend: false });
   const axis = { gridcolor: color("--line"), zeroline: false, color: color("--soft") };
   const least = Math.min(...points.flatMap(point => [point.accuracy, point.moved]));
   const chosen = { type: "line", x0: model.tuned.windows, x1: model.tuned.windows, y0: 0, y1: 1, yref: "paper",
@@ -386,12 +386,12 @@ function drawTuning() {
     + `mean θ ${between(points, "theta").toFixed(2)}. Dashed: the setting that vpgcnn tune chose.`;
   return Plotly.react("tuning", traces, {
     margin: { l: 62, r: 12, t: 8, b: 40 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    font: { color: color("--ink"), family: "system-ui, sans-serif" }, showlegend: true, hovermode: "x",
+    font: { color: color("--ink"), family: "system-ui, sans-serif" }, showlegend: true,
     legend: { orientation: "h", y: 1.02, yanchor: "bottom" }, shapes: [chosen],
-    xaxis: { ...axis, range: [-1.05, 1.05], tickvals: [-1, 0, 1], ticktext: ["closed", "as learned", "open"], fixedrange: true,
+    xaxis: { ...axis, range: [-1.05, 1.05], tickvals: [-1, 0, 1], ticktext: ["closed", "as learned", "open"],
       title: { text: "windows", standoff: 4 } },
-    yaxis: { ...axis, title: { text: "accuracy", standoff: 4 }, range: [Math.max(-0.02, Math.floor(10 * least - 0.5) / 10), 1.02], tickformat: ".0%", fixedrange: true },
-  }, { displayModeBar: false, responsive: true });
+    yaxis: { ...axis, title: { text: "accuracy", standoff: 4 }, range: [Math.max(-0.02, Math.floor(10 * least - 0.5) / 10), 1.02], tickformat: ".0%" },
+  }, { staticPlot: true, responsive: true });  // else its layer for dragging would take the clicks
 }
 
 // A click anywhere in the chart moves the windows there.
