@@ -4,8 +4,8 @@
 
 A small run, its resume state, settings and result, its folder for the Hub and a converted network are written. Then one
 random byte of one file is changed to another random value (every second one within the first 2,000 bytes, where headers
-are), and the file is used: by `predict`, `evaluate`, `serve`, `train --resume`, `from_pretrained` and the functions that
-read it. It must be refused in one sentence, or the answer must be that of the undamaged file.
+are), and the file is used: by `predict`, `evaluate`, `serve`, `train --resume`, `from_pretrained` and the functions
+that read it. It must be refused in one sentence, or the answer must be that of the undamaged file.
 """
 
 from __future__ import annotations
@@ -60,34 +60,41 @@ def bits(tensors: dict[str, torch.Tensor]) -> list[tuple[str, str, bytes]]:
 
 
 def predicted(path: Path) -> Any:
+    """What `predict` says of an image."""
     return command("predict", str(path), str(path.parent.parent / "digit.png"), "--json")
 
 
 def evaluated(path: Path) -> Any:
+    """What `evaluate` prints."""
     return command("evaluate", str(path.parent), "--json")
 
 
 def served(path: Path) -> Any:
+    """What the inspector opens."""
     (network,), _ = open_networks([path], torch.device("cpu"))
     return network.card, bits(network.model.state_dict())
 
 
 def resumed(path: Path) -> Any:
+    """The weights after `train --resume`."""
     command("train", "mnist67-180", *DATA, "--out", str(path.parent), "--resume")
     return bits(read_tensors(path.parent / "last.safetensors")[0])
 
 
 def published(path: Path) -> Any:
+    """What `from_pretrained` loads."""
     net = Pretrained.from_pretrained(path.parent)
     return net.card, net.record, bits(dict(net.state_dict()))
 
 
 def tensors(path: Path) -> Any:
+    """Every tensor, and the description."""
     found, description = read_tensors(path)
     return description, bits(found)
 
 
 def settings(path: Path) -> Any:
+    """The settings of a run."""
     return from_json(TrainConfig, read_json(path), str(path))
 
 
@@ -209,9 +216,9 @@ def main() -> None:
 
 def write(folder: Path, flips: int, wrong: list[str]) -> None:
     """Write the table."""
-    rows = [
-        {"reader": reader.name, "file": reader.file, **{key: reader.found[key] for key in ("refused", "harmless", "wrong")},
-         "harmless_at": reader.harmless}
+    rows: list[dict[str, Any]] = [
+        {"reader": reader.name, "file": reader.file, "harmless_at": reader.harmless}
+        | {key: reader.found[key] for key in ("refused", "harmless", "wrong")}
         for reader in READERS
     ]  # fmt: skip
     write_json(folder / "trial-flips.json", {"flips": flips, "wrong": wrong, "rows": rows})
