@@ -124,7 +124,7 @@ class Reader:
 
 READERS = [
     Reader("predict", "run/best.safetensors", predicted),
-    Reader("evaluate", "run/best.safetensors", evaluated, 1),
+    Reader("evaluate", "run/last.safetensors", evaluated, 1),  # of both, the one that this recipe evaluates
     Reader("evaluate", "run/config.json", evaluated, 1),
     Reader("serve", "run/best.safetensors", served),
     Reader("train --resume", "stopped/state.safetensors", resumed, 1),
