@@ -12,39 +12,90 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 SMOKE = ("tests/core/test_package.py", "tests/core/test_features.py", "tests/core/test_trace.py")
 """A few short tests of the core, from all of its layers."""
+GO = """
+from vpgcnn.apps.cli import main
+def go(*words):
+    assert main(list(words)) == 0, words
+"""
+TRAIN = (
+    GO
+    + """
+go('train', 'mnist67-180', '--data.source', 'embedded', '--data.limit', '60', '--batch-size', '16', '--epochs', '1',
+   '--out', 'run', '--device', 'cpu')
+"""
+)
+IMAGES = """
+from pathlib import Path
+from PIL import Image
+for number in range(24):
+    Path('photos', 'ab'[number % 2]).mkdir(parents=True, exist_ok=True)
+    Image.new('RGB', (40, 40), (9 * number, 120, 60)).save(Path('photos', 'ab'[number % 2], f'{number}.png'))
+"""
 TRY = {
     "": "import vpgcnn, vpgcnn.testing",
-    "train": "from vpgcnn.apps.cli import main; main(['train', 'mnist67-180', '--data.source', 'embedded', "
-    "'--data.limit', '40', '--batch-size', '16', '--epochs', '1', '--out', 'run', '--device', 'cpu']) and exit(1); "
-    "main(['evaluate', 'run']) and exit(1)",
-    "report": "from vpgcnn.lab.report.tuning import tuning_chart, tuning_page; "
-    "from vpgcnn.lab.report.interactive import to_html; "
-    "parts = [-1.0, 0.0], [0.5, 0.6], [0.5, 0.4]; to_html(tuning_chart(*parts)); "
-    "tuning_page(*parts, chosen=0.0, promise='', images=2)",
-    "serve": "from vpgcnn.apps.serve.decoder import Decoder; from PIL import Image; import io; s = io.BytesIO(); "
-    "Image.new('L', (9, 9)).save(s, 'PNG'); assert Decoder().decode(s.getvalue(), 4, 1).shape == (1, 4, 4); "
-    "from fastapi.testclient import TestClient; from vpgcnn.apps.serve.schema import Health; "
-    "from fastapi import FastAPI; app = FastAPI(); app.get('/')(lambda: Health(version='1')); "
-    "assert TestClient(app).get('/').json()['status'] == 'ok'",
-    "export": "import torch; from vpgcnn import Deployed; import onnx, onnxruntime",
-    "hub": "import vpgcnn.apps.hub",
-    "heic": "from vpgcnn.lab.pixels import suffixes; assert '.heic' in suffixes()",
-    "track": "from torch.utils.tensorboard import SummaryWriter; SummaryWriter('board').close()",
+    "train": TRAIN + IMAGES + "go('evaluate', 'run'); go('predict', 'run', 'photos/a')",
+    "demo": TRAIN + "go('evaluate', 'run')",
+    "report": TRAIN + IMAGES + "go('look', 'photos'); go('tune', 'run', '--may-cost', '60%')\n"
+    "from vpgcnn.lab.report.tuning import tuning_chart; from vpgcnn.lab.report.interactive import to_html\n"
+    "assert 'plotly' in to_html(tuning_chart([-1.0, 0.0], [0.5, 0.6], [0.5, 0.4])).lower()",
+    "serve": TRAIN
+    + """
+import io, base64, torch
+from PIL import Image
+from fastapi.testclient import TestClient
+from vpgcnn.apps.serve.app import make_app
+from vpgcnn.apps.serve.inspector import Inspector, load_samples, open_networks
+networks, config = open_networks([__import__('pathlib').Path('run')], torch.device('cpu'))
+inspector = Inspector(networks)
+load_samples(inspector, config, None)
+client = TestClient(make_app(inspector, ['testserver']))
+stream = io.BytesIO()
+Image.new('L', (40, 40), 90).save(stream, 'PNG')
+for question in ({'sample': 0}, {'image': base64.b64encode(stream.getvalue()).decode()}):
+    answer = client.post('/api/inspect', json=question)
+    assert answer.status_code == 200 and answer.json()['networks'][0]['curve'], answer.text
+assert 'Plotly' in client.get('/plotly.js').text and client.get('/').status_code == 200
+""",
+    "export": TRAIN + "go('export', 'run'); go('export', 'run', '--format', 'torch-export')",
+    "hub": TRAIN + "go('hub', 'save', 'run', 'saved', '--license', 'mit')\n"
+    "from vpgcnn.apps.hub import Pretrained; import torch\n"
+    "print(Pretrained.from_pretrained('saved').classify(torch.rand(1, 1, 28, 28)).names)",
+    "heic": """
+from pathlib import Path
+from PIL import Image
+from vpgcnn.lab.data.images import read_image
+from vpgcnn.lab.pixels import suffixes
+assert '.heic' in suffixes()
+Image.new('RGB', (64, 48), (200, 30, 30)).save('photo.heic')
+assert tuple(read_image(Path('photo.heic')).shape) == (3, 48, 64)
+""",
+    "track": TRAIN.replace("'cpu')", "'cpu', '--track', 'tensorboard')")
+    + """
+from pathlib import Path
+assert list(Path('run').rglob('events.out.tfevents*')), 'no events were written'
+""",
 }
-"""Extra → a program that uses what it brings."""
-NEEDS = {"train": ("demo",), "serve": ("train", "report", "dev-httpx"), "export": ("train",), "hub": ("train",)}
+"""Extra → a program that does its main job."""
+NEEDS = {
+    "train": ("demo",), "serve": ("train", "demo", "report", "dev-httpx"), "report": ("train", "demo"),
+    "export": ("train", "demo"), "hub": ("train", "demo"), "track": ("train", "demo"), "heic": ("train",),
+}  # fmt: skip
 """Extras that the program of an extra needs besides its own; a name with "dev-" is a package."""
 
 
@@ -55,6 +106,7 @@ def main() -> None:
     parts.add_parser("wheel", help="try wheel and sdist in empty environments")
     floors = parts.add_parser("floors", help="try the lowest versions")
     floors.add_argument("extras", nargs="*", default=list(TRY), help="'' for the core (default: all)")
+    floors.add_argument("--out", type=Path, default=ROOT / "results/scripts", help="folder of the table")
     cut = parts.add_parser("cut", help="set version and date")
     cut.add_argument("version")
     options = command.parse_args()
@@ -67,8 +119,9 @@ def main() -> None:
                 try_package(package, Path(scratch) / package.suffix.strip("."))
         else:
             wheel = next(path for path in build(Path(scratch)) if path.suffix == ".whl")
-            for extra in options.extras:
-                try_floors(wheel, extra, Path(scratch) / f"floors-{extra or 'core'}")
+            rows = [try_floors(wheel, extra, Path(scratch) / f"floors-{extra or 'core'}") for extra in options.extras]
+            write_floors(options.out, rows)
+            sys.exit(any(row["problem"] for row in rows))
 
 
 def build(scratch: Path) -> list[Path]:
@@ -159,18 +212,46 @@ def floors_of(extra: str) -> list[str]:
     return [f"{name}=={version}" for name, version in lowest.items() if name != "torch"]
 
 
-def try_floors(wheel: Path, extra: str, folder: Path) -> None:
-    """Install the lowest versions and use them."""
+def try_floors(wheel: Path, extra: str, folder: Path) -> dict[str, Any]:
+    """Install the lowest versions and use them; what goes wrong is part of the answer."""
     lowest = floors_of(extra)
     print(f"floors of {extra or 'the core'}: {' '.join(lowest)}", flush=True)
-    python = environment(folder)
-    run(python, "-m", "pip", "install", "--quiet", str(wheel), *lowest)
-    run_readme(python, folder)
-    if not extra:
-        run(python, "-m", "pip", "install", "--quiet", "pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100")
-        run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SMOKE, where=ROOT)
-    run(python, "-c", TRY[extra], where=folder)
-    print(f"  {extra or 'the core'} works", flush=True)
+    problem = ""
+    try:
+        python = environment(folder)
+        run(python, "-m", "pip", "install", "--quiet", str(wheel), *lowest)
+        run_readme(python, folder)
+        if not extra:
+            run(python, "-m", "pip", "install", "--quiet", "pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100")
+            run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SMOKE, where=ROOT)
+        run(python, "-c", TRY[extra], where=folder)
+    except SystemExit as error:
+        problem = str(error)
+    shutil.rmtree(folder, ignore_errors=True)
+    print("  " + (problem or f"{extra or 'the core'} works"), flush=True)
+    return {"extra": extra or "core", "versions": lowest, "problem": problem}
+
+
+def write_floors(folder: Path, rows: list[dict[str, Any]]) -> None:
+    """Write the table of the versions that were tried."""
+    python, torch = ".".join(map(str, sys.version_info[:3])), version("torch")
+    folder.mkdir(parents=True, exist_ok=True)
+    plain = {"python": python, "torch": torch, "rows": rows}
+    (folder / "release-floors.json").write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
+    lines = [
+        "# The lowest versions",
+        "",
+        f"`python tools/release.py floors`, with Python {python} and torch {torch}.",
+        "",
+    ]
+    lines += ["| extra | with | versions | its main job |", "|---|---|---|---|"]
+    for row in rows:
+        needs = ", ".join(name.removeprefix("dev-") for name in NEEDS.get(row["extra"], ())) or "–"
+        lines.append(
+            f"| {row['extra']} | {needs} | {', '.join(each.replace('==', ' ') for each in row['versions'])} | "
+            f"{'fails: ' + row['problem'].strip().splitlines()[-1][:120] if row['problem'] else 'works'} |"
+        )
+    (folder / "release-floors.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def run(python: Path, *words: str, where: Path | None = None) -> None:
@@ -181,22 +262,22 @@ def run(python: Path, *words: str, where: Path | None = None) -> None:
         sys.exit(f"{' '.join(words)[:300]} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
 
 
-def cut_release(root: Path, version: str, day: dt.date) -> None:
+def cut_release(root: Path, new: str, day: dt.date) -> None:
     """Set version and date everywhere. Nothing is written unless everything fits.
 
     Args:
         root: The repository.
-        version: The new version, such as 0.3.0; CHANGELOG.md must have its section, marked as unreleased.
+        new: The new version, such as 0.3.0; CHANGELOG.md must have its section, marked as unreleased.
         day: The day of the release.
     """
-    if not re.fullmatch(r"\d+\.\d+\.\d+", version):
-        sys.exit(f"a version has three numbers, such as 0.3.0, got {version!r}")
-    heading = f"## {version} (unreleased)"
+    if not re.fullmatch(r"\d+\.\d+\.\d+", new):
+        sys.exit(f"a version has three numbers, such as 0.3.0, got {new!r}")
+    heading = f"## {new} (unreleased)"
     changes = {
-        "CHANGELOG.md": [(re.escape(heading), f"## {version} ({day.isoformat()})")],
-        "src/vpgcnn/__init__.py": [(r'(?m)^__version__ = ".*"$', f'__version__ = "{version}"')],
+        "CHANGELOG.md": [(re.escape(heading), f"## {new} ({day.isoformat()})")],
+        "src/vpgcnn/__init__.py": [(r'(?m)^__version__ = ".*"$', f'__version__ = "{new}"')],
         "CITATION.cff": [
-            (r"(?m)^version: .*\n(?:date-released: .*\n)?", f"version: {version}\ndate-released: {day.isoformat()}\n"),
+            (r"(?m)^version: .*\n(?:date-released: .*\n)?", f"version: {new}\ndate-released: {day.isoformat()}\n"),
         ],
     }
     texts = {}
@@ -210,7 +291,7 @@ def cut_release(root: Path, version: str, day: dt.date) -> None:
     for name, text in texts.items():
         (root / name).write_text(text, encoding="utf-8")
         print(f"wrote {name}")
-    print(f"next: git commit -am 'Release {version}' && git tag v{version}; see CONTRIBUTING.md, A release")
+    print(f"next: git commit -am 'Release {new}' && git tag v{new}; see CONTRIBUTING.md, A release")
 
 
 if __name__ == "__main__":

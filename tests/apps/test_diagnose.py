@@ -19,7 +19,9 @@ from vpgcnn import Hue, Variational, Window, convert
 from vpgcnn.apps import cli
 from vpgcnn.errors import UserError
 from vpgcnn.lab.data.stream import ImageFolder
+from vpgcnn.lab.diagnosis import look_words
 from vpgcnn.lab.diagnosis.classifiers import Classifier, Standardised, open_classifier
+from vpgcnn.lab.diagnosis.look import look
 from vpgcnn.lab.diagnosis.study import Study, study
 from vpgcnn.lab.diagnosis.words import verdict
 from vpgcnn.measure import moves_of
@@ -125,8 +127,9 @@ def test_a_network_that_goes_by_color_is_sensitive_and_rightly_so(found: Study) 
     assert plain["accuracy"]["as it is"] == 1
     # A sixth either way it stays what it is or not, further off it never does.
     assert plain["accuracy"]["at"][2:5] == [0, 0, 0]
-    assert plain["neighbours"]["as it is"] == 1
-    assert plain["neighbours"]["moved to fit"] < 0.7
+    assert plain["look"]["class_carried"] == "yes"
+    assert plain["look"]["accuracy"]["with"] == 1
+    assert plain["look"]["accuracy"]["without"] < 0.7
     assert {row["class"] for row in plain["classes"]} == set(COLORS)
     assert len(plain["images_each"]) == 36
     assert plain["images_each"][0]["file"].endswith("blue/00.png")
@@ -155,7 +158,7 @@ def test_a_network_that_sees_no_hue_has_nothing_to_mend(dull: Path) -> None:
     assert found.orbit.right.mean() == 1
     assert said["headline"] == "Accuracy is not sensitive to hue (the linear rotation of RGB)."
     assert said["advice"] == "keep"
-    assert found.witness.matters() is False
+    assert found.finding.carrying == "no"
     assert found.local is not None
     assert float(found.local.absolute.max()) < 1e-3 * 400
 
@@ -241,18 +244,93 @@ def test_images_are_ranked_by_how_far_the_answer_moves(found: Study) -> None:
     assert float(moved[least[0]]) == pytest.approx(float(moved.min()))
 
 
-def test_witnesses_are_even_over_the_folder(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vpgcnn.lab.diagnosis.study.WITNESSES", 9)
+def test_layers_are_measured_on_a_few_images(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vpgcnn.lab.diagnosis.study.LOCAL", 6)
     for batch in (5, 64):
         few = study(classifier(ByColor()), ImageFolder.open(photos), moves_of("hue", 4), batch=batch)
-        assert few.witness.labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
         assert few.local is not None
         assert few.local.absolute.shape == (6,)
-    assert {
-        row["circle_tells"]
-        for row in study(classifier(ByColor()), ImageFolder.open(photos), moves_of("hue", 4)).classes()
-    } == {None}  # 9 or 12 are few
+
+
+# ------------------------------------------------------------ one evidence with `vpgcnn look`
+
+AGREES = {
+    "full": {"help", "keep"},
+    "variational": {"help", "open", "partial", "twins", "hurt", "blind", "keep"},
+    "leave": {"open", "partial", "twins", "hurt", "blind", "keep"},
+    "unknown": {"open", "keep"},
+}
+"""What look advises, and what diagnose may then advise on the same images (few and chance are about the classifier)."""
+
+
+def pictures(root: Path, kind: str, each: int, size: int = 20) -> Path:
+    """Three classes: by hue, by the corner of a spot, by its size, or by nothing."""
+    random = np.random.default_rng(1)
+    y, x = np.mgrid[:size, :size] / (size - 1)
+    for label, name in enumerate(COLORS):
+        (root / name).mkdir(parents=True)
+        for number in range(each):
+            place = label if kind == "corner" else int(random.integers(4))
+            wide = 0.02 + 0.04 * label if kind == "size" else 0.04
+            spot = np.exp(-((x - 0.2 - 0.6 * (place % 2)) ** 2 + (y - 0.2 - 0.6 * (place // 2)) ** 2) / wide)
+            color = np.array(COLORS[name] if kind == "hue" else random.permutation([40, 60, 220])) / 255
+            noise = 0.03 * random.standard_normal((size, size, 3))
+            pixels = random.random((size, size, 3)) if kind == "noise" else 0.2 + 0.7 * spot[..., None] * color + noise
+            Image.fromarray((255 * pixels.clip(0, 1)).astype(np.uint8)).save(root / name / f"{number:03d}.png")
+    return root
+
+
+class Knows(nn.Module):
+    """Right about the images of a folder as they are; about others by chance, or always the same."""
+
+    def __init__(self, folder: Path, sensitive: bool) -> None:
+        super().__init__()
+        listed = ImageFolder.open(folder)
+        (batch,) = listed.batches(SIZE, 3, len(listed))
+        self.register_buffer("known", batch.images.flatten(1))
+        self.labels, self.reach = batch.labels, 1e-2 if sensitive else 1e9
+        self.unused = nn.Parameter(torch.zeros(1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        distance, nearest = torch.cdist(images.flatten(1), self.known).min(dim=1)
+        label = torch.where(distance < self.reach, self.labels[nearest], (self.labels[nearest] + 1) % 3)
+        return 9 * nn.functional.one_hot(label, 3).float() + 0 * self.unused
+
+
+@pytest.mark.parametrize("group", ["rotation", "hue"])
+@pytest.mark.parametrize(
+    ("kind", "each"), [("hue", 30), ("corner", 30), ("size", 45), ("size", 9), ("noise", 10), ("hue", 4)]
+)
+def test_it_never_contradicts_look(tmp_path: Path, kind: str, each: int, group: str) -> None:
+    folder = pictures(tmp_path / "photos", kind, each)
+    whole = look(folder)
+    seen = look_words.verdict(whole)
+    for sensitive in (True, False):
+        model = Classifier("net", Knows(folder, sensitive), SIZE, 3)
+        found = study(model, ImageFolder.open(folder, limit=30), moves_of(group, 4))
+        said = verdict(found)
+        assert f"without the classifier: {seen.headlines[group][0].lower()}{seen.headlines[group][1:]}." in str(said)
+        missing = {*seen.sentences[group]} - {*said["sentences"], seen.follows[group]}
+        assert not missing
+        assert said["advice"] in {*AGREES[seen.advice[group]], "few", "chance"}
+        assert found.as_json()["look"] == whole.as_json()["changes"][group]
+        of_classes = {row["matters"] for row in found.classes()}
+        assert not (found.finding.carrying == "no" and True in of_classes)
+        assert not (found.finding.carrying == "yes" and of_classes == {False})
+
+
+def test_look_and_diagnose_print_the_same_of_a_folder_in_parts(
+    code: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Look takes the training images; diagnose asks the classifier about test images, and look about the same ones."""
+    monkeypatch.chdir(tmp_path)
+    pictures(tmp_path / "photos" / "train", "size", 40)
+    pictures(tmp_path / "photos" / "test", "hue", 10)
+    assert cli.main(["look", "photos", "--out", "seen"]) == 0
+    sentence = next(line.strip() for line in capsys.readouterr().out.splitlines() if "carried by colour" in line)
+    status, said, _ = run(capsys, f"{code}:build", "--data", "photos", *HUE, "--size", SIZE, "--out", "found")
+    assert status == 0
+    assert sentence in said
 
 
 def test_batches_change_nothing(photos: Path, found: Study) -> None:

@@ -19,6 +19,10 @@ from PIL import Image
 
 from vpgcnn.apps.serve.app import make_app
 from vpgcnn.apps.serve.inspector import Inspector, open_networks
+from vpgcnn.lab.config_io import to_json
+from vpgcnn.lab.training.checkpoint import load_model, save_model
+from vpgcnn.lab.training.tuning import TUNED, Point, Tuning
+from vpgcnn.levels import set_dial
 
 playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
 CHROMIUM = shutil.which("chromium")
@@ -145,6 +149,62 @@ def test_the_windows_of_all_images_open_and_close(page: Page, desktop: Any) -> N
     page.settle()
     assert tab.locator("#opened").inner_text() == "100% opened"
     assert tab.locator(".levels text").nth(0).text_content() == "1.00"
+
+
+def tuned(folder: Path) -> Path:
+    """A network and what `vpgcnn tune` would write beside it."""
+    path = save_network(folder / "best.safetensors")
+    model, card = load_model(path)
+    set_dial(model, -0.5)
+    dials = (-1.0, -0.5, 0.0, 0.5, 1.0)
+    points = tuple(
+        Point(dial, 0.5 + dial / 2, 0.9 - (dial + 1) / 20, (dial + 1) / 20, 0.6 + dial / 5) for dial in dials
+    )
+    save_model(folder / TUNED, model, card, {"tuned": to_json(Tuning(-0.5, 0.05, 0.95, 800, points))})
+    return path
+
+
+def test_the_curve_of_tune_moves_with_the_windows(browser: Any, tmp_path: Path) -> None:
+    inspector = Inspector(open_networks([tuned(tmp_path)], torch.device("cpu"))[0])
+    inspector.add_samples(digits(12))
+    dots = "document.getElementById('tuning').data.slice(2).map(dot => [dot.x[0], dot.y[0]])"
+    with served(inspector) as address:
+        for width in (1280, 390):
+            context = browser.new_context(viewport={"width": width, "height": 844})
+            page = Page(context, address)
+            tab = page.tab
+            assert tab.evaluate(dots) == [[0, pytest.approx(0.85)], [0, pytest.approx(0.6)]]
+            assert "85.0% of 800 images right, 60.0% when moved, mean θ 0.50" in tab.locator("#setting").inner_text()
+            assert tab.evaluate("document.getElementById('tuning').layout.shapes[0].x0") == -0.5  # what tune chose
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width
+            tab.locator("#windows").focus()
+            tab.keyboard.press("End")
+            page.settle()
+            assert tab.evaluate(dots) == [[1, pytest.approx(0.8)], [1, pytest.approx(0.8)]]
+            left, wide = tab.evaluate("(s => [s.l, s.w])(document.getElementById('tuning')._fullLayout._size)")
+            tab.locator("#tuning").click(position={"x": left + wide * (0.75 + 1.05) / 2.1, "y": 120})
+            page.settle()
+            assert tab.evaluate(dots)[0] == [0.75, pytest.approx(0.8125)]  # between two settings that were tried
+            assert tab.locator("#windows").input_value() == "0.75"
+            assert "windows=0.75" in tab.url
+            page.close()
+            context.close()
+
+
+def test_a_curve_of_other_weights_is_not_shown(desktop: Any, tmp_path: Path) -> None:
+    path = tuned(tmp_path)
+    model, card = load_model(path)
+    with torch.no_grad():
+        next(model.parameters()).add_(1)
+    save_model(path, model, card, {})  # trained on since
+    with served(Inspector(open_networks([path], torch.device("cpu"))[0])) as address:
+        page = Page(desktop, address)
+        assert not page.tab.locator("#cost").is_visible()
+        assert not page.tab.locator("#around").is_visible()  # nor an empty chart before there is an image
+        page.close()
+    beside = open_networks([tmp_path / TUNED], torch.device("cpu"))[0][0].tuning
+    assert beside is not None
+    assert (beside.dial, len(beside.points)) == (-0.5, 5)
 
 
 def test_the_keyboard_does_it_too(page: Page) -> None:

@@ -1,10 +1,13 @@
 """Scores against torchmetrics and closed forms."""
 
+import math
+
 import pytest
 import torch
 
 from vpgcnn import Hue
 from vpgcnn.measure import brier, calibration_error, nll, orbit_probabilities, probabilities
+from vpgcnn.measure.scores import cautious
 
 
 def some(images: int = 300, classes: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
@@ -39,3 +42,12 @@ def test_an_orbit_is_every_image_under_every_move() -> None:
     assert torch.allclose(rows[0], probabilities(lambda x: x.mean(dim=(2, 3)), images))
     assert torch.allclose(rows[1], rows[0].roll(1, dims=1))  # red → green → blue → red
     assert counts == [1, 1]
+
+
+def test_few_agreeing_samples_leave_uncertainty() -> None:
+    mean, error = cautious(torch.ones(2, dtype=torch.float64))
+    assert mean == 1
+    assert error > 0.5
+    _, error = cautious(torch.zeros(1000, dtype=torch.float64))
+    assert 0 < error < 0.01
+    assert cautious(torch.zeros(0)) == (0.0, math.inf)

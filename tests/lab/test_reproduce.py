@@ -491,7 +491,7 @@ def test_what_the_data_say_is_measured_on_those_that_are_here(
         "flowers102",
         "flowers102",
     ]
-    assert all(0 <= row["free"] <= 1 and row["matters"] is not True for row in rows)  # it is noise
+    assert {row["carried"] for row in rows} == {"few"}  # a handful of images says nothing
     assert "cifar10 is left out: no cifar here" in places.progress.lines  # type: ignore[attr-defined]
 
 

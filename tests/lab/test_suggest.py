@@ -159,6 +159,26 @@ def test_train_prints_what_it_chose(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert cli.main([*words, "--out", str(tmp_path / "run"), "--resume"]) == 0
 
 
+def test_a_run_is_resumed_by_its_folder_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its settings are those of the run, and the photographs are not looked at again."""
+    images = folder(tmp_path / "images", "shape", (8, 8), 16)
+    out = ["--out", str(tmp_path / "run")]
+    words = ["--epochs", "1", "--data.size=16", "--device", "cpu", "--group", "hue", "--model.width", "3"]
+    assert cli.main(["train", str(images), *words, *out]) == 0
+    monkeypatch.setattr("vpgcnn.lab.diagnosis.suggest.suggest", lambda *_, **__: pytest.fail("looked at again"))
+    assert cli.main(["train", str(images), *out, "--resume"]) == 0
+    capsys.readouterr()
+    assert cli.main(["train", str(images), *out, "--resume", "--epochs", "9"]) == 1
+    refused = capsys.readouterr().err
+    assert "epochs: 1 then, 9 now" in refused
+    assert "--start" in refused
+    other = folder(tmp_path / "other", "hue", (8, 8), 16)
+    assert cli.main(["train", str(other), *out, "--resume"]) == 1
+    assert "data.name" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -1,15 +1,14 @@
 """Measurements of symmetry: in a network's levels, in any classifier's answers, and in the data. Nothing is drawn.
 
 Answers to moved images: `follow` with `rotations` or `hues`. Layers: `layer_errors`, `local_error`. Levels:
-`read_levels`, `levels`, `awareness`, `against_truth`; what they save: `multiplications`. Data: `evidence`;
-`spread` and `carried` on `moving_features`.
+`read_levels`, `levels`, `awareness`, `against_truth`; what they save: `multiplications`. Data: `spread` and
+`carried` on `moving_features`.
 """
 
 from vpgcnn.measure.awareness import against_truth, awareness, mutual_information, rank_correlation
 from vpgcnn.measure.carried import Carried, Twin, carried
 from vpgcnn.measure.cost import Cost, multiplications
 from vpgcnn.measure.curves import auroc, confidence_curve, crossings
-from vpgcnn.measure.evidence import Evidence, circle_picture, evidence
 from vpgcnn.measure.idle import idle_levels
 from vpgcnn.measure.layers import LayerError, layer_errors
 from vpgcnn.measure.local import LocalError, local_error
@@ -29,7 +28,6 @@ __all__ = [
     "Carried",
     "Circle",
     "Cost",
-    "Evidence",
     "Kind",
     "LayerError",
     "LevelReading",
@@ -49,10 +47,8 @@ __all__ = [
     "brier",
     "calibration_error",
     "carried",
-    "circle_picture",
     "confidence_curve",
     "crossings",
-    "evidence",
     "folds_of",
     "follow",
     "hues",

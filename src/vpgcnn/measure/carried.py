@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vpgcnn.errors import UserError
-from vpgcnn.measure.evidence import cautious
 from vpgcnn.measure.moving import MovingFeatures
+from vpgcnn.measure.scores import cautious
 from vpgcnn.measure.spread import FEWEST
 
 __all__ = ["Carried", "Twin", "carried"]
@@ -68,6 +68,16 @@ class Carried:
     def gain(self) -> tuple[float, float]:
         """What the place adds to the accuracy: mean and standard error, never 0 because a few images agree."""
         return cautious(self.aware - self.averaged)
+
+    def gain_of(self, label: int) -> tuple[float, float]:
+        """The same for the images of one class."""
+        return cautious((self.aware - self.averaged)[self.labels == label])
+
+    @property
+    def share(self) -> float:
+        """The share of the accuracy above chance that is lost without the place, in [0, 1]."""
+        known = float(self.aware.mean()) - self.chance
+        return min(1.0, max(0.0, self.gain[0] / known)) if known > 0 else 0.0
 
     @property
     def known(self) -> tuple[float, float]:

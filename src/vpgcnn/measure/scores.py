@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -14,6 +15,7 @@ __all__ = [
     "as_logits",
     "brier",
     "calibration_error",
+    "cautious",
     "gap",
     "nll",
     "orbit_probabilities",
@@ -123,3 +125,14 @@ def reliability_of(confidence: Tensor, right: Tensor, bins: int = 15) -> Tensor:
     sums = torch.zeros(bins, 3, dtype=confidence.dtype).index_add(0, place, each)
     counts = sums[:, 2:].clamp_min(1)
     return torch.cat([sums[:, :2] / counts, sums[:, 2:] / len(right)], dim=1)
+
+
+def cautious(values: Tensor) -> tuple[float, float]:
+    """The mean of numbers in [−1, 1], and a standard error that stays above 0 when a few numbers agree.
+
+    The error is that about 0, with one more number of size 1.
+    """
+    if not len(values):
+        return 0.0, math.inf
+    square = (float(values.square().sum()) + 1) / (len(values) + 1)
+    return float(values.mean()), math.sqrt(square / len(values))

@@ -96,7 +96,7 @@ def main(arguments: list[str]) -> int:
     with Progress() as progress:
         if not options.json:
             progress.message(f"{len(folder)} images, as {classifier.size}×{classifier.size} pixels")
-        found = study(classifier, folder, moves, names, batch=options.batch, progress=progress)
+        found = study(classifier, folder, moves, names, batch=options.batch, look_at=options.data, progress=progress)
     judged, plain = verdict(found), found.as_json()
     made = f"vpgcnn diagnose {' '.join(arguments)}; torch {torch.__version__}."
     most, least = ([_shown(found, image) for image in images] for images in found.ranked(SHOWN))

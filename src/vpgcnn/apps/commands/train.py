@@ -85,7 +85,7 @@ def main(arguments: list[str]) -> int:
     out = options.out or Path("runs") / (options.recipe or Path(options.data).stem or "images")
     if options.data is not None and not any(word in ("-h", "--help") for word in rest):
         _check_first(rest, program, out, options)
-    config = _config(_default(options, rest), rest, program)
+    config = _config(_default(options, rest, out), rest, program)
     if options.data is not None and not options.json and config.epochs > 0:
         print(f"{plural(config.epochs, 'epoch')}, batch size {config.batch_size}, augmentation {config.data.augment}")  # noqa: T201
     from vpgcnn.lab.training.loop import Interrupted, train
@@ -157,7 +157,7 @@ def _is_place(word: str) -> bool:
     return Path(word).exists() or "/" in word or "\\" in word or word.endswith(".npz")
 
 
-def _default(options: argparse.Namespace, rest: list[str]) -> TrainConfig:
+def _default(options: argparse.Namespace, rest: list[str], out: Path) -> TrainConfig:
     """The run before any setting is changed."""
     network = _network(options)
     if options.recipe is not None:
@@ -165,6 +165,14 @@ def _default(options: argparse.Namespace, rest: list[str]) -> TrainConfig:
             raise unknown("recipe", options.recipe, RECIPES, ", or give a folder of images")
         config = recipe(options.recipe, options.preset)
         config = config if network is None else replace(config, model=network)
+    elif options.resume and network is None and options.group is None and (out / "config.json").is_file():
+        from vpgcnn.apps.commands.use import same_place
+        from vpgcnn.lab.config_io import from_json, read_json
+
+        begun = from_json(TrainConfig, read_json(out / "config.json"), str(out / "config.json"))
+        same = same_place(begun.data.name, options.data)
+        config = begun if same else replace(begun, data=replace(begun.data, name=str(options.data.resolve())))
+        options.start = options.start or config.start_from
     else:
         from vpgcnn.lab.diagnosis.suggest import suggest
         from vpgcnn.lab.training.progress import Progress, Quiet

@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
     from vpgcnn.lab.training.checkpoint import read_tensors, save_model
     from vpgcnn.lab.training.progress import Progress, Quiet
     from vpgcnn.lab.training.run import chosen_weights
-    from vpgcnn.lab.training.tuning import tune
+    from vpgcnn.lab.training.tuning import TUNED, tune
     from vpgcnn.levels import set_dial
     from vpgcnn.measure import Circle
 
@@ -86,7 +86,7 @@ def main(arguments: list[str]) -> int:
             model, split, at_most=options.may_cost, circle=circle, confidence=options.confidence, progress=progress
         )
     set_dial(model, found.dial)
-    target = options.out or weights.parent / "tuned.safetensors"
+    target = options.out or weights.parent / TUNED
     _, description = read_tensors(weights)
     kept = {key: value for key, value in description.items() if key in ("epoch", "record")}
     save_model(target, model, card, {**kept, "tuned": to_json(found)})

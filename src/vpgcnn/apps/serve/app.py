@@ -32,6 +32,8 @@ from vpgcnn.apps.serve.schema import (
     NetworkAnswer,
     SampleInfo,
     Samples,
+    Tuned,
+    TunedPoint,
 )
 from vpgcnn.errors import UserError
 from vpgcnn.lab.report.page import image_source
@@ -210,8 +212,16 @@ def _info(network: Network, kinds: list[Kind]) -> ModelInfo:
         name=network.name, about=network.about, moves=next(iter(network.kinds), None),
         promised={kind: network.promised(kind) for kind in kinds}, classes=list(card.classes), size=card.size,
         channels=card.channels, dataset=card.dataset, layers=levels_of(network.model),
-        windows=dial_of(network.model),
+        windows=dial_of(network.model), tuned=_tuned(network),
     )  # fmt: skip
+
+
+def _tuned(network: Network) -> Tuned | None:
+    found = network.tuning
+    if found is None:
+        return None
+    points = [TunedPoint(windows=p.dial, theta=p.theta, accuracy=p.accuracy, moved=p.moved) for p in found.points]
+    return Tuned(windows=found.dial, images=found.images, points=points)
 
 
 def _inspect(

@@ -20,6 +20,7 @@ from vpgcnn.lab.training.checkpoint import Card, load_model
 from vpgcnn.lab.training.config import TrainConfig
 from vpgcnn.lab.training.record import read_settings
 from vpgcnn.lab.training.run import chosen_weights
+from vpgcnn.lab.training.tuning import Tuning, read_tuning
 from vpgcnn.levels import Level, Shared, SharedLevel, VariationalLevel, set_dial
 from vpgcnn.measure import Kind, moves_of, read_levels
 from vpgcnn.measure.motion import KINDS
@@ -41,6 +42,7 @@ class Network:
         card: Its card.
         kinds: What its group moves; without a group, nothing.
         about: Its kind of level, in a few words.
+        tuning: What `vpgcnn tune` found for these weights, if it ran.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Network:
     card: Card
     kinds: tuple[Kind, ...]
     about: str
+    tuning: Tuning | None = None
 
     def promised(self, kind: Kind) -> list[float] | None:
         """The angles in degrees, other than 0°, at which open windows promise the same answer; None: at every angle.
@@ -131,7 +134,7 @@ def open_networks(paths: Sequence[Path], device: torch.device) -> tuple[list[Net
         kinds: tuple[Kind, ...] = KINDS if found == "both" else () if found == "none" else (found,)
         if elements_of(card.model) == (1, 1):
             about, kinds = "ordinary network", ()
-        networks.append(Network(name, model.to(device).eval(), card, kinds, about))
+        networks.append(Network(name, model.to(device).eval(), card, kinds, about, read_tuning(weights)))
     first = networks[0]
     for other in networks[1:]:
         for what, one, two in (

@@ -16,6 +16,8 @@ __all__ = [
     "NetworkAnswer",
     "SampleInfo",
     "Samples",
+    "Tuned",
+    "TunedPoint",
 ]
 
 IMAGE_BYTES = 8 << 20
@@ -40,6 +42,23 @@ class Health(Strict):
     version: str
 
 
+class TunedPoint(Strict):
+    """A setting of the windows that `vpgcnn tune` tried."""
+
+    windows: float = Field(description="-1: all windows closed; 0: as learned; 1: all open")
+    theta: float = Field(description="mean over images and levels")
+    accuracy: Share
+    moved: Share = Field(description="accuracy of moved images, as if all of them might be moved")
+
+
+class Tuned(Strict):
+    """What `vpgcnn tune` found: the cost of open windows, and what they buy."""
+
+    windows: float = Field(description="the setting that it chose")
+    images: int = Field(description="on this many images")
+    points: list[TunedPoint]
+
+
 class ModelInfo(Strict):
     """A network."""
 
@@ -58,6 +77,7 @@ class ModelInfo(Strict):
     windows: float | None = Field(
         description="how far its windows were opened (up to 1) or closed (down to -1) after training; null: they cannot"
     )
+    tuned: Tuned | None = Field(description="accuracy at every setting of the windows; null: vpgcnn tune did not run")
 
 
 class Models(Strict):

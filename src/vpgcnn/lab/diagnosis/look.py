@@ -2,7 +2,7 @@
 
 Two questions differ. *Are the pictures spread?* If an image cannot be told from its moved copies, the set already
 contains them. *Is the class carried?* If the class can be predicted without the place as well as with it, the place may
-be ignored. `words` turns the answers into sentences and into a command.
+be ignored. `look_words` turns the answers into sentences and into a command.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vpgcnn.lab.training.progress import Quiet
 from vpgcnn.measure import Carried, Circle, Spread, Twin, carried, folds_of, moving_features, spread
 from vpgcnn.measure.spread import FEWEST
 
-__all__ = ["Finding", "Look", "look"]
+__all__ = ["Finding", "Look", "ask", "look"]
 
 LIMIT = 1000
 SIZES = (16, 64)
@@ -43,6 +43,8 @@ EVEN, ONE = 0.6, 0.8
 """Pictures are spread if originals are told in fewer pairs than `EVEN`, and all at one place from `ONE` on."""
 SAME = 0.58
 """A place is one of the pictures' own if originals are told from copies there in fewer pairs than this."""
+EXCEPTION = 3.0
+"""Standard errors from which the place matters for a single class, because there are many classes."""
 LOSS = 0.05
 """Accuracy that the place may add at most if it does not matter; a quarter of what is known if that is less."""
 Spreading = Literal["spread", "partly", "one place", "unclear", "still", "noise", "grey", "few"]
@@ -85,6 +87,23 @@ class Finding:
         at = self.spread.at_places
         return [360 * place / len(at) for place in range(1, len(at)) if float(at[place]) < SAME]
 
+    @property
+    def only_twins(self) -> bool:
+        """Whether the place matters because some classes turn into each other, and not for the class on average."""
+        if self.carrying != "yes" or self.carried is None:
+            return False
+        gain, error = self.carried.gain
+        return gain <= SURE * error
+
+    def matters_for(self, label: int) -> bool | None:
+        """Whether the place carries one class; None if its images cannot show it."""
+        if self.carried is None or self.carrying in ("chance", "no classes"):
+            return None
+        gain, error = self.carried.gain_of(label)
+        if any(twin.label == label for twin in self.twins) or gain > max(EXCEPTION * error, LOSS):
+            return True
+        return False if gain + SURE * error < LOSS else None
+
 
 @dataclass(frozen=True, eq=False)
 class Look:
@@ -119,7 +138,14 @@ class Look:
         }  # fmt: skip
 
 
-def look(folder: Path, *, limit: int = LIMIT, seed: int = 0, progress: Quiet | None = None) -> Look:
+def look(
+    folder: Path,
+    *,
+    limit: int = LIMIT,
+    seed: int = 0,
+    progress: Quiet | None = None,
+    changes: Sequence[Circle] = ("rotation", "hue", "mirror"),
+) -> Look:
     """Look at the images of a folder.
 
     Args:
@@ -128,6 +154,7 @@ def look(folder: Path, *, limit: int = LIMIT, seed: int = 0, progress: Quiet | N
         limit: Look at this many images at most, drawn at random.
         seed: Seed of that draw.
         progress: Shows a bar.
+        changes: What to ask about; of grey images, hue is left out.
 
     Raises:
         UserError: If there are no images, or none can be read.
@@ -137,9 +164,9 @@ def look(folder: Path, *, limit: int = LIMIT, seed: int = 0, progress: Quiet | N
     progress = progress or Quiet()
     found = _arrays(folder, limit, seed) if folder.is_file() else _files(folder, limit, seed, progress)
     classes, total, pixels, labels, names, skipped = found
-    changes: list[Circle] = ["rotation", "hue", "mirror"] if pixels.shape[1] == 3 else ["rotation", "mirror"]
-    progress.begin("asking", 2 * len(changes))
-    findings = tuple(_ask(change, pixels, labels if classes else None, progress) for change in changes)
+    asked = [change for change in changes if change != "hue" or pixels.shape[1] == 3]
+    progress.begin("asking", 2 * len(asked))
+    findings = tuple(ask(change, pixels, labels if classes else None, progress) for change in asked)
     return Look(folder, classes, total, pixels, labels, names, skipped, findings)
 
 
@@ -213,7 +240,15 @@ def _form(paths: Sequence[Path]) -> tuple[int, int]:
     return min(SIZES[1], max(SIZES[0], side)), 3 if colour or not sides else 1
 
 
-def _ask(change: Circle, pixels: Tensor, labels: Tensor | None, progress: Quiet) -> Finding:
+def ask(change: Circle, pixels: Tensor, labels: Tensor | None, progress: Quiet) -> Finding:
+    """Ask both questions about one change.
+
+    Args:
+        change: "rotation", "hue" or "mirror".
+        pixels: `(N, C, S, S)` in [0, 1].
+        labels: `(N,)`; None without classes.
+        progress: Advances by 2.
+    """
     chosen = torch.arange(len(pixels))
     if change == "hue":
         chosen = chosen[(pixels.amax(dim=1) - pixels.amin(dim=1)).mean(dim=(1, 2)) >= GREY]

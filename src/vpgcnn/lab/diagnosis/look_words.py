@@ -10,7 +10,7 @@ from typing import Literal
 from vpgcnn.lab.diagnosis.look import ONE, SURE, Finding, Look
 from vpgcnn.measure import Circle
 
-__all__ = ["Advice", "Beginning", "Verdict", "verdict"]
+__all__ = ["WHAT", "Advice", "Beginning", "Verdict", "verdict"]
 
 LISTED = 3
 Advice = Literal["full", "variational", "leave", "unknown"]
@@ -38,6 +38,7 @@ class Verdict:
     Args:
         headlines: Circle → a few words.
         sentences: Circle → sentences: are the pictures spread, is the class carried, and what follows.
+        follows: Circle → the last of these sentences: what follows; empty if nothing does.
         advice: Circle → which level to begin with.
         group: The symmetry to begin with; `vpgcnn train FOLDER` builds it in.
         full: Whether it is safe to use the whole group for every image.
@@ -48,6 +49,7 @@ class Verdict:
 
     headlines: dict[Circle, str]
     sentences: dict[Circle, list[str]]
+    follows: dict[Circle, str]
     advice: dict[Circle, Advice]
     group: Beginning
     full: bool
@@ -59,15 +61,16 @@ class Verdict:
 def verdict(found: Look) -> Verdict:
     """Put a look into words."""
     advice: dict[Circle, Advice] = {each.change: _advice(each) for each in found.findings}
+    follows = {each.change: _follows(each, advice[each.change]) for each in found.findings}
     sentences = {
-        each.change: [_spread(each), *_carried(each), *_twins(each, found), *_follows(each, advice[each.change])]
+        each.change: [_spread(each), *_carried(each), *_twins(each, found), *filter(None, [follows[each.change]])]
         for each in found.findings
     }
     group, full = _begin(found, advice)
     keeps_sides = any(each.change == "mirror" and each.carrying == "yes" for each in found.findings)
     command, reason = _command(found, advice, group, full, keeps_sides)
     headlines = {each.change: _headline(each, advice[each.change]) for each in found.findings}
-    return Verdict(headlines, sentences, advice, group, full, keeps_sides, command, reason)
+    return Verdict(headlines, sentences, follows, advice, group, full, keeps_sides, command, reason)
 
 
 def _advice(found: Finding) -> Advice:
@@ -92,8 +95,7 @@ def _headline(found: Finding, advice: Advice) -> str:
     if advice == "unknown":
         return f"{what}: nothing can be said"
     if carrying == "yes" and found.carried is not None:
-        gain, error = found.carried.gain
-        return f"{what} matters for {'the class' if gain > SURE * error else f'{len(found.twins)} classes'}"
+        return f"{what} matters for {f'{len(found.twins)} classes' if found.only_twins else 'the class'}"
     if carrying == "no":
         return f"{what} does not matter for the class"
     if carrying == "no classes":
@@ -161,10 +163,8 @@ def _carried(found: Finding) -> list[str]:
         f"simple features predict the class of {known:.0%} of held-out images with it and of {without:.0%} without it "
         f"(difference {mean} points, 99% interval {low} to {high}; chance: {chance:.0%})"
     )
-    if found.carrying == "yes" and gain > SURE * error:
-        return [f"The class is carried by {what}: {numbers}."]
     if found.carrying == "yes":
-        return [f"The class is carried by {what} for some classes only: {numbers}."]
+        return [f"The class is carried by {what}{' for some classes only' if found.only_twins else ''}: {numbers}."]
     if found.carrying == "no":
         helps = " Ignoring it even helps." if gain < -SURE * error else ""
         return [f"The class is not carried by {what}: {numbers}.{helps}"]
@@ -198,21 +198,21 @@ def _twins(found: Finding, whole: Look) -> list[str]:
     return ["; ".join(said) + ("; …." if more > 0 else ".")]
 
 
-def _follows(found: Finding, advice: Advice) -> list[str]:
+def _follows(found: Finding, advice: Advice) -> str:
     what, moved = WHAT[found.change], MOVED[found.change]
     if advice == "full":
-        return ["Full equivariance is safe to begin with."]
+        return "Full equivariance is safe to begin with."
     if advice == "leave" and found.spreading == "still" and found.carrying != "yes":
-        return ["There is nothing to gain from this symmetry, and nothing to lose."]
+        return "There is nothing to gain from this symmetry, and nothing to lose."
     if advice == "leave":
-        return [f"Leave {what} alone, unless pictures will come {moved}: then let a level for each image decide."]
+        return f"Leave {what} alone, unless pictures will come {moved}: then let a level for each image decide."
     if advice == "unknown":
-        return []
+        return ""
     if found.carrying == "yes":
-        return ["A level for each image can close its window where this matters, and open it elsewhere."]
+        return "A level for each image can close its window where this matters, and open it elsewhere."
     if found.carrying == "no":
-        return [f"A level for each image costs nothing here, and helps once pictures come {moved}."]
-    return ["Let a level for each image decide."]
+        return f"A level for each image costs nothing here, and helps once pictures come {moved}."
+    return "Let a level for each image decide."
 
 
 def _begin(found: Look, advice: dict[Circle, Advice]) -> tuple[Beginning, bool]:

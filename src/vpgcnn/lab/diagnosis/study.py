@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,23 +13,21 @@ from torch import Tensor
 from vpgcnn.errors import UserError
 from vpgcnn.lab.data.stream import ImageFolder, printable
 from vpgcnn.lab.diagnosis.classifiers import Classifier, Standardised
+from vpgcnn.lab.diagnosis.look import Finding, Look, look
 from vpgcnn.lab.training.progress import Quiet
 from vpgcnn.levels import Level
 from vpgcnn.measure import (
-    Evidence,
     LevelReading,
     LocalError,
     Moves,
     Orbit,
-    circle_picture,
-    evidence,
     follow,
     idle_levels,
     local_error,
     read_levels,
 )
-from vpgcnn.measure.evidence import cautious
 from vpgcnn.measure.motion import Kind
+from vpgcnn.measure.scores import cautious
 
 __all__ = ["Study", "study"]
 
@@ -37,8 +35,6 @@ GREY = 3 / 255
 """An image is grey if its channels differ by less than this at every pixel."""
 LOCAL = 32
 """The Lie derivative is measured on this many images, spread evenly over the folder."""
-WITNESSES = 3000
-"""At most this many images are compared with each other."""
 SENSITIVE = 0.05
 """A class is sensitive if it loses at least this much accuracy, and at least twice the standard error of the loss."""
 
@@ -53,7 +49,7 @@ class Study:
         kind: What moves.
         orbit: Answers for the N images at all places of the circle.
         places: Index of each of these images in the folder.
-        witness: What the images alone say about the class.
+        seen: What `vpgcnn look` finds in the folder about what moves.
         local: The Lie derivative, if the layers are accessible.
         theta: Layer → θ, `(N, K)`, for networks of vpgcnn.
         grey: Grey images, which were skipped because they have no hue.
@@ -65,11 +61,16 @@ class Study:
     kind: Kind
     orbit: Orbit
     places: list[int]
-    witness: Evidence
+    seen: Look
     local: LocalError | None = None
     theta: dict[str, Tensor] = field(default_factory=dict)
     grey: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def finding(self) -> Finding:
+        """What the images alone say."""
+        return self.seen.findings[0]
 
     def loses(self, chosen: Tensor) -> tuple[float, float]:
         """Mean loss of accuracy over the circle for the chosen images (a mask `(N,)`), and its standard error."""
@@ -81,18 +82,14 @@ class Study:
         return mean >= SENSITIVE and mean >= 2 * error
 
     def classes(self) -> list[dict[str, Any]]:
-        """A row for each class: accuracy, changes, sensitivity, and whether the place on the circle helps."""
+        """A row for each class: accuracy, changes, sensitivity, and whether the place carries the class."""
         rows = self.orbit.by_class()
         known = dict(zip(self.orbit.classes, range(len(self.orbit.classes)), strict=True))
+        seen = {name: label for label, name in enumerate(self.seen.classes)}
         for row in rows:
             own = self.orbit.labels == known[row["class"]]
-            seen = self.witness.labels == known[row["class"]]
             row["sensitive"] = self.sensitive(own)
-            row["neighbours"] = {
-                "as it is": _mean(self.witness.as_is[seen]),
-                "moved to fit": _mean(self.witness.free[seen]),
-            }
-            row["circle_tells"] = self.witness.matters(seen)
+            row["matters"] = self.finding.matters_for(seen[row["class"]]) if row["class"] in seen else None
             row["theta"] = {layer: float(values[own, 0].mean()) for layer, values in self.theta.items()}
         return rows
 
@@ -135,20 +132,13 @@ class Study:
                 "absolute": float(self.local.absolute.square().mean().sqrt()),
                 "layers": {name.removeprefix("network."): value for name, value in self.local.by_layer().items()},
             }
-        mean, error = self.witness.gain()
         return {
             "classifier": self.classifier.name,
             "data": printable(self.folder.folder),
             "size": self.classifier.size,
             **self.orbit.summary(),
             "sensitive_classes": [row["class"] for row in self.classes() if row["sensitive"]],
-            "neighbours": {
-                "as it is": _mean(self.witness.as_is),
-                "moved to fit": _mean(self.witness.free),
-                "chance": self.witness.chance,
-                "difference": mean,
-                "standard_error": error if math.isfinite(error) else None,
-            },
+            "look": self.seen.as_json()["changes"][self.kind],
             "local": local,
             "classes": self.classes(),
             "images_each": self.images(),
@@ -158,10 +148,6 @@ class Study:
         }
 
 
-def _mean(values: Tensor) -> float | None:
-    return float(values.double().mean()) if len(values) else None
-
-
 def study(
     classifier: Classifier,
     folder: ImageFolder,
@@ -169,9 +155,10 @@ def study(
     names: Sequence[str] | None = None,
     *,
     batch: int = 64,
+    look_at: Path | None = None,
     progress: Quiet | None = None,
 ) -> Study:
-    """Show the classifier every image at every place, and measure its answers.
+    """Show the classifier every image at every place, measure its answers, and look at the images.
 
     Args:
         classifier: Any classifier.
@@ -179,6 +166,7 @@ def study(
         moves: The places of the circle.
         names: Names of the logits, in order. None: those of the classifier, or the classes of the folder.
         batch: Images at a time.
+        look_at: The folder that `look` is asked about; that of the images by default.
         progress: Shows how far it is.
     """
     progress = progress or Quiet()
@@ -190,12 +178,9 @@ def study(
     label_of = torch.tensor([classes.index(name) for name in folder.classes])
     places: list[int] = []
     grey: list[str] = []
-    pictures: list[Tensor] = []
     readings: list[LevelReading] = []
     few: list[Tensor] = []
-    asked = set(_even(len(folder), WITNESSES))
     looked = set(_even(len(folder), LOCAL))
-    witnesses: list[int] = []
 
     def shown() -> Iterator[tuple[Tensor, Tensor]]:
         for part in folder.batches(classifier.size, classifier.channels, batch):
@@ -207,9 +192,6 @@ def study(
             if not bool(kept.any()):
                 continue
             images, own = part.images[kept], part.indices[kept].tolist()
-            chosen = [place in asked for place in own]
-            witnesses.extend(len(places) + number for number, wanted in enumerate(chosen) if wanted)
-            pictures.append(circle_picture(images[torch.tensor(chosen)], kind))
             few.append(images[torch.tensor([place in looked for place in own])])
             places.extend(own)
             found = _levels(classifier, images)
@@ -226,15 +208,15 @@ def study(
         first = next(iter(folder.skipped.values()), "")
         why = "all images are grey" if grey else f"none of its {len(folder)} files can be read: {first}"
         raise UserError(f"no usable images in {folder.folder}: {why}") from None
-    if len(witnesses) < 2 or not sum(map(len, few)):
+    if len(places) < 2 or not sum(map(len, few)):
         raise UserError(f"too few usable images in {folder.folder}: {len(places)}")
     local, notes = _local(classifier, torch.cat(few), kind)
-    witness = evidence(torch.cat(pictures), orbit.labels[witnesses])
+    seen = look(look_at or folder.folder, progress=progress, changes=[kind])
     theta: dict[str, Tensor] = {}
     if readings:
         theta = {layer: torch.cat([each.theta[layer] for each in readings]) for layer in readings[0].theta}
         notes += idle_levels(replace(readings[0], theta=theta))
-    return Study(classifier, folder, kind, orbit, places, witness, local, theta, grey, notes)
+    return Study(classifier, folder, kind, orbit, places, seen, local, theta, grey, notes)
 
 
 def _even(count: int, wanted: int) -> list[int]:

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from vpgcnn.lab.diagnosis import look_words
 from vpgcnn.lab.diagnosis.study import SENSITIVE, Study
-from vpgcnn.measure.evidence import cautious
+from vpgcnn.measure.scores import cautious
 
 __all__ = ["ADVICE", "verdict"]
 
@@ -17,20 +18,19 @@ ADVICE = {
     "--std and --classes are those it was trained with.",
     "few": "More images are needed.",
     "keep": "Nothing needs to change.",
-    "blind": "The classifier hardly uses {what}, although it helps to predict the class of some images. A model that "
-    "uses it could be better.",
-    "help": "A {kind}-equivariant model could help: in these images, {what} gives no sign of helping to predict the "
-    "class.",
-    "open": "These images cannot show whether ignoring {kind} would help or hurt: the difference is smaller than twice "
-    "its standard error. A partially equivariant model learns it from the data.",
-    "partial": "A fully {kind}-equivariant model may help or hurt. It cannot use {what}, without which similar images "
-    "lose {share:.0%} of their advantage over chance in predicting the class. A partially equivariant model learns, "
-    "for each image, how much to ignore.",
-    "hurt": "The classifier is probably right to be sensitive. Without {what}, similar images lose {share:.0%} of "
-    "their advantage over chance in predicting the class, and a fully {kind}-equivariant model might lose as much. A "
-    "partially equivariant model learns, for each image, how much to ignore.",
+    "blind": "The classifier hardly uses {what}, although {what} matters for {whom}. A model that uses it could "
+    "be better.",
+    "help": "A {kind}-equivariant model could help: in these images, the class is not carried by {what}. {follows}",
+    "open": "These images cannot show whether ignoring {what} would help or hurt. A partially equivariant model learns "
+    "it from the data.",
+    "partial": "A fully {kind}-equivariant model may help or hurt, because it cannot use {what}: without it, simple "
+    "features lose {share:.0%} of their advantage over chance in predicting the class. {follows}",
+    "twins": "A fully {kind}-equivariant model cannot tell some classes from each other, because they turn into each "
+    "other. {follows}",
+    "hurt": "The classifier is probably right to be sensitive. Without {what}, simple features lose {share:.0%} of "
+    "their advantage over chance in predicting the class, and a fully {kind}-equivariant model might lose as much. "
+    "{follows}",
 }
-HELPS = {True: "helps to predict the class", False: "does not help to predict the class", None: "may or may not help"}
 
 
 def verdict(study: Study) -> dict[str, Any]:
@@ -43,13 +43,11 @@ def verdict(study: Study) -> dict[str, Any]:
         `headline`, `sentences`, `advice` (a key of `ADVICE`) and its `text`.
     """
     kind = study.kind
-    hue = kind == "hue"
-    what = "colour" if hue else "orientation"
+    what, seen = look_words.WHAT[kind], look_words.verdict(study.seen)
     rows = study.classes()
     sensitive = sorted((row for row in rows if row["sensitive"]), key=lambda row: row["mean"] - row["accuracy"])
     lost, error = study.loses(study.orbit.labels >= 0)
-    helps, share = study.witness.matters(), study.witness.share
-    key = _advice(study, bool(sensitive), helps)
+    key = _advice(study, bool(sensitive))
     sentences = [_accuracy(study)]
     if sensitive:
         most = ", ".join(f"{row['class']} ({row['accuracy']:.0%} → {row['mean']:.0%})" for row in sensitive[:LISTED])
@@ -60,16 +58,11 @@ def verdict(study: Study) -> dict[str, Any]:
             f"Its predictions change by {errors['mean']:.2f} on average (of at most 1). Rotating an image there and "
             f"back, which only resamples the pixels, changes them by {errors['floor']:.2f}."
         )
-    mean, doubt = study.witness.gain()
-    sentences.append(
-        f"The images alone: the most similar images, by {'their hues' if hue else 'coarse shape'}, predict the class "
-        f"of {float(study.witness.as_is.mean()):.1%} of the images, and of {float(study.witness.free.mean()):.1%} if "
-        f"each may be {'shifted in hue' if hue else 'rotated'} to match (chance: {study.witness.chance:.1%}). So "
-        f"{what} {HELPS[helps]} ({100 * mean:+.1f} points, standard error {100 * doubt:.1f})."
-    )
-    if key in ("partial", "hurt"):
-        for does, wanted in (("helps", True), ("does not help", False)):
-            names = [row["class"] for row in sensitive if row["circle_tells"] is wanted]
+    sentences.append(f"The images alone, without the classifier: {_decapitalised(seen.headlines[kind])}.")
+    sentences += [sentence for sentence in seen.sentences[kind] if sentence != seen.follows[kind]]
+    if key in ("partial", "twins", "hurt"):
+        for does, wanted in (("matters", True), ("does not matter", False)):
+            names = [row["class"] for row in sensitive if row["matters"] is wanted]
             more = ", …" if len(names) > LISTED else ""
             if names:
                 listed = ", ".join(names[:LISTED])
@@ -78,8 +71,19 @@ def verdict(study: Study) -> dict[str, Any]:
         "headline": _headline(study, len(sensitive), len(rows), lost, error),
         "sentences": sentences,
         "advice": key,
-        "text": ADVICE[key].format(kind=kind, what=what, share=share),
+        "text": ADVICE[key].format(kind=kind, what=what, **_known(study), follows=seen.follows[kind]).rstrip(),
     }
+
+
+def _decapitalised(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _known(study: Study) -> dict[str, Any]:
+    """What simple features lose without the place, and for whom it matters."""
+    found = study.finding
+    share = 0.0 if found.carried is None else found.carried.share
+    return {"share": share, "whom": "some classes" if found.only_twins else "the class"}
 
 
 def _headline(study: Study, sensitive: int, classes: int, lost: float, error: float) -> str:
@@ -118,16 +122,17 @@ def _chance(study: Study) -> float:
     return float(labels.bincount().max()) / len(labels) * float(among)
 
 
-def _advice(study: Study, sensitive: bool, helps: bool | None) -> str:
+def _advice(study: Study, sensitive: bool) -> str:
     right = study.orbit.right[0]
     mean, error = cautious(right)
     if mean <= _chance(study) + 2 * error:
         return "chance"
     lost, doubt = study.loses(study.orbit.labels >= 0)
+    found = study.finding
     if not sensitive and not (lost >= SENSITIVE and lost >= 2 * doubt):
         if lost + 2 * doubt >= SENSITIVE:
             return "few"
-        return "blind" if helps else "keep"
-    if helps is None:
-        return "open"
-    return ("hurt" if study.witness.share > 0.5 else "partial") if helps else "help"
+        return "blind" if found.carrying == "yes" else "keep"
+    if found.carrying == "yes":
+        return "twins" if found.only_twins else "hurt" if _known(study)["share"] > 0.5 else "partial"
+    return "help" if found.carrying == "no" and found.spreading != "still" else "open"

@@ -1,4 +1,4 @@
-"""table-evidence: what datasets reveal about their symmetries, by comparing images as they are and moved to fit."""
+"""table-evidence: what datasets reveal about their symmetries, as `vpgcnn look` sees them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 
 from vpgcnn.errors import UserError
 from vpgcnn.lab.data import DataConfig, load
+from vpgcnn.lab.diagnosis.look import SURE, ask
 from vpgcnn.lab.experiments.base import Count, Row, markdown
 from vpgcnn.lab.networks import to_unit
 from vpgcnn.lab.training.progress import Quiet
-from vpgcnn.measure import circle_picture, evidence
 from vpgcnn.measure.motion import Kind
 
 __all__ = ["COUNT", "measure_evidence", "table_evidence"]
@@ -23,13 +23,12 @@ PAIRS: tuple[tuple[str, Kind], ...] = (
     ("cifar10", "hue"),
     ("cifar10", "rotation"),
 )
-IMAGES = 2000
+IMAGES = 1000
 
 
 def measure_evidence(_: str, progress: Quiet) -> list[Row]:
-    """A row for each available dataset and circle, from up to 2,000 test images."""
+    """A row for each available dataset and circle, from up to 1,000 test images."""
     rows = []
-    progress.begin("evidence", len(PAIRS))
     for name, kind in PAIRS:
         try:
             dataset = load(DataConfig(name=name, size=64 if name == "flowers102" else None))
@@ -38,17 +37,21 @@ def measure_evidence(_: str, progress: Quiet) -> list[Row]:
             continue
         order = torch.randperm(len(dataset.test), generator=torch.Generator().manual_seed(0))[:IMAGES]
         some = dataset.test[order]
-        found = evidence(
-            torch.cat([circle_picture(to_unit(part), kind) for part in some.images.split(128)]), some.labels
-        )
-        mean, error = found.gain()
-        rows.append({
+        progress.begin(f"{name}, {kind}", 2)
+        found = ask(kind, to_unit(some.images), some.labels, progress)
+        row: Row = {
             "arm": f"{name}, {kind}", "data": dataset.notes[0] if dataset.notes else name, "images": len(some),
-            "as_is": round(float(found.as_is.mean()), 4), "free": round(float(found.free.mean()), 4),
-            "chance": round(found.chance, 4), "difference": round(mean, 4), "error": round(error, 4),
-            "share": round(found.share, 4), "matters": found.matters(),
-        })  # fmt: skip
-        progress.advance(1)
+            "twins": len(found.twins), "carried": found.carrying,
+        }  # fmt: skip
+        if found.spread is not None and found.carried is not None:
+            (gain, error), known = found.carried.gain, found.carried
+            row |= {
+                "told": round(found.spread.told, 4), "told_error": round(found.spread.error, 4),
+                "with": round(float(known.aware.mean()), 4), "without": round(float(known.averaged.mean()), 4),
+                "chance": round(known.chance, 4), "difference": round(gain, 4), "error": round(error, 4),
+                "share": round(known.share, 4),
+            }  # fmt: skip
+        rows.append(row)
     if not rows:
         raise UserError("none of the datasets is available: `vpgcnn datasets` prints where they are expected")
     return rows
@@ -56,17 +59,19 @@ def measure_evidence(_: str, progress: Quiet) -> list[Row]:
 
 def table_evidence(rows: list[Row]) -> str:
     """One line for each dataset and circle."""
-    heads = ["data, circle", "images", "neighbours as they are", "moved to fit", "chance", "lost", "position matters"]
-    words = {True: "yes", False: "no", None: "cannot say"}
-    lines = [
-        [
-            row["arm"], row["images"], f"{row['as_is']:.1%}", f"{row['free']:.1%}", f"{row['chance']:.1%}",
-            f"{100 * row['difference']:.1f} ± {100 * row['error']:.1f} points ({row['share']:.0%})",
-            words[row["matters"]],
-        ]
-        for row in rows
-    ]  # fmt: skip
-    return markdown(heads, lines)
+    heads = ["data, circle", "images", "originals told", "with the place", "without", "chance", "difference", "twins"]
+    lines = []
+    for row in rows:
+        shown = ["–"] * 5
+        if "told" in row:
+            shown = [
+                f"{row['told']:.0%} ± {SURE * row['told_error']:.0%}", f"{row['with']:.1%}", f"{row['without']:.1%}",
+                f"{row['chance']:.1%}",
+                f"{100 * row['difference']:+.1f} ± {100 * SURE * row['error']:.1f} points ({row['share']:.0%})",
+            ]  # fmt: skip
+        said = row["carried"] if row["carried"] in ("yes", "no") else "cannot say"
+        lines.append([row["arm"], row["images"], *shown, row["twins"], said])
+    return markdown([*heads, "class carried"], lines)
 
 
 COUNT = Count(
@@ -75,10 +80,10 @@ COUNT = Count(
     rows=measure_evidence,
     table=table_evidence,
     notes=(
-        "The class of each test image is guessed from its five nearest neighbours among the others, by its histogram "
-        "of hues or by its coarse shape in polar coordinates: once as they are, once with each neighbour moved along "
-        "the circle to where it fits best.",
-        "Lost: the information in the position on the circle (in brackets: as a share of what neighbours know beyond "
-        "chance).",
+        "The two tests of `vpgcnn look`, with 99 % intervals. Originals told: in how many pairs of an image and a "
+        "moved copy the original is picked (50 %: images are spread evenly). With and without the place: how often "
+        "simple features predict the class of held-out images.",
+        "Difference: in brackets, as a share of what the features know beyond chance. Twins: the number of classes "
+        "that a move turns into another class, which turns back into them.",
     ),
 )

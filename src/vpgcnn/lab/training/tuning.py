@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from vpgcnn.errors import UserError
+from vpgcnn.lab.config_io import from_json
 from vpgcnn.lab.data import Split
 from vpgcnn.lab.networks import to_unit
+from vpgcnn.lab.training.checkpoint import read_tensors
 from vpgcnn.lab.training.progress import Quiet
 from vpgcnn.levels import set_dial
 from vpgcnn.measure import Circle, at_places, images_needed, read_levels, smallest_cost, widest
 
-__all__ = ["DIALS", "Point", "Tuning", "tune"]
+__all__ = ["DIALS", "Point", "Tuning", "read_tuning", "tune"]
 
 DIALS = tuple(round(-1 + step / 10, 1) for step in range(21))
 """The dials that are tried, from closed to open."""
+TUNED = "tuned.safetensors"
+"""The file that `vpgcnn tune` writes next to the weights."""
 MOVED = 200
 """How many images are moved, at most, to measure robustness."""
 
@@ -74,6 +79,32 @@ class Tuning:
 
 
 @torch.no_grad()
+def read_tuning(weights: Path) -> Tuning | None:
+    """What `vpgcnn tune` found for these weights, from the file that it wrote; None if it did not run since.
+
+    Args:
+        weights: The weights of a run, with `tuned.safetensors` beside them, or a file that `vpgcnn tune` wrote.
+
+    Raises:
+        UserError: If a file is damaged.
+    """
+    tensors, description = read_tensors(weights)
+    if "tuned" not in description:
+        beside = weights.parent / TUNED
+        if not beside.is_file():
+            return None
+        own, description = read_tensors(beside)
+        if not _same_but_dials(tensors, own):
+            return None  # trained again, or another epoch
+    return from_json(Tuning, description["tuned"], str(weights)) if "tuned" in description else None
+
+
+def _same_but_dials(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
+    return one.keys() == two.keys() and all(
+        name.endswith(".dial") or torch.equal(values, two[name]) for name, values in one.items()
+    )
+
+
 def tune(
     model: nn.Module,
     split: Split,

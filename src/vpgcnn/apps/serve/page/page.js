@@ -57,7 +57,7 @@ async function inspectNow() {
   try {
     const found = await question(curve ? 0 : STEPS, state.upload);
     if (own !== image) return;  // another image was chosen
-    if (found.places.length) { curve = found; await drawCurve(); }
+    if (found.places.length) { curve = found; byId("around").hidden = false; await drawCurve(); }
     if (mine !== asked) return;  // it was moved in the meantime
     notify("");
     show(found);
@@ -164,7 +164,7 @@ function dials(network) {
   const thetas = layers.map(each => each.theta);
   const mean = thetas.reduce((sum, theta) => sum + theta, 0) / thetas.length;
   const range = `${Math.min(...thetas).toFixed(2)} to ${Math.max(...thetas).toFixed(2)}`;
-  const caption = layers.length > 1 ? `mean of ${layers.length} layers, ${range}` : layers[0].layer;
+  const caption = layers.length > 1 ? `θ, mean of ${layers.length} layers (${range})` : `θ of ${layers[0].layer}`;
   const whole = make("div", { class: "levels" }, level({ layer: caption, theta: mean }));
   const fold = make("details", { class: "layers" },
     make("summary", {}, layers.length > 1 ? `the ${layers.length} layers` : "the elements of the group"),
@@ -354,6 +354,61 @@ function showWindows() {
   byId("windows").value = state.windows;
   const where = share === 0 ? "as learned" : `${share}% ${state.windows < 0 ? "closed" : "opened"}`;
   byId("opened").textContent = tuned() !== 0 && state.windows === tuned() ? `${where}, as vpgcnn tune left them` : where;
+  drawTuning();
+}
+
+// The curve that `vpgcnn tune` measured, of the first network that has one, with a dot at the windows shown.
+function tuning() { return models.find(model => model.tuned); }
+
+function between(points, key) {
+  const after = points.findIndex(point => point.windows >= state.windows);
+  if (after <= 0) return points[after < 0 ? points.length - 1 : 0][key];
+  const [one, two] = [points[after - 1], points[after]];
+  return one[key] + (two[key] - one[key]) * (state.windows - one.windows) / (two.windows - one.windows);
+}
+
+function drawTuning() {
+  const model = tuning();
+  if (!model || typeof Plotly === "undefined") return;
+  const points = model.tuned.points, number = models.indexOf(model);
+  const curves = [["images as they are", "accuracy", "solid", COLORS[number]], ["moved images", "moved", "dash", COLORS[(number + 1) % 4]]];
+  const traces = curves.map(([name, key, dash, ink]) => ({
+    x: points.map(point => point.windows), y: points.map(point => point[key]), name, mode: "lines+markers",
+    line: { color: color(ink), width: 3, dash }, marker: { size: 4 } }));
+  for (const [, key, , ink] of curves) traces.push({ x: [state.windows], y: [between(points, key)], mode: "markers",
+    marker: { size: 13, color: color("--ground"), line: { color: color(ink), width: 4 } }, showlegend: false });
+  const axis = { gridcolor: color("--line"), zeroline: false, color: color("--soft") };
+  const least = Math.min(...points.flatMap(point => [point.accuracy, point.moved]));
+  const chosen = { type: "line", x0: model.tuned.windows, x1: model.tuned.windows, y0: 0, y1: 1, yref: "paper",
+    layer: "below", line: { color: color("--soft"), width: 1, dash: "dash" } };
+  const at = key => `${(100 * between(points, key)).toFixed(1)}%`;
+  byId("setting").textContent = `${model.name}: ${at("accuracy")} of ${model.tuned.images} images right, ${at("moved")} when moved, `
+    + `mean θ ${between(points, "theta").toFixed(2)}. Dashed: the setting that vpgcnn tune chose.`;
+  return Plotly.react("tuning", traces, {
+    margin: { l: 62, r: 12, t: 8, b: 40 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    font: { color: color("--ink"), family: "system-ui, sans-serif" }, showlegend: true,
+    legend: { orientation: "h", y: 1.02, yanchor: "bottom" }, shapes: [chosen],
+    xaxis: { ...axis, range: [-1.05, 1.05], tickvals: [-1, 0, 1], ticktext: ["closed", "as learned", "open"],
+      title: { text: "windows", standoff: 4 } },
+    yaxis: { ...axis, title: { text: "accuracy", standoff: 4 }, range: [Math.max(-0.02, Math.floor(10 * least - 0.5) / 10), 1.02], tickformat: ".0%" },
+  }, { staticPlot: true, responsive: true });  // else its layer for dragging would take the clicks
+}
+
+// A click anywhere in the chart moves the windows there.
+function pickTuning(event) {
+  const chart = byId("tuning"), layout = chart._fullLayout;
+  if (!layout || !layout.xaxis) return;
+  const x = layout.xaxis.p2d(event.clientX - chart.getBoundingClientRect().left - layout._size.l);
+  if (Math.abs(x) <= 1.05) setWindows(Math.round(20 * Math.max(-1, Math.min(1, x))) / 20);
+}
+
+function setWindows(windows) {
+  state.windows = windows;
+  showWindows();
+  remember();
+  image += 1;
+  curve = null;
+  soon(60);
 }
 
 // ------------------------------------------------------------ controls
@@ -394,14 +449,8 @@ function controls() {
     remember();
     renew();
   });
-  byId("windows").addEventListener("input", event => {
-    state.windows = Number(event.target.value);
-    showWindows();
-    remember();
-    image += 1;
-    curve = null;
-    soon(60);
-  });
+  byId("windows").addEventListener("input", event => setWindows(Number(event.target.value)));
+  byId("tuning").addEventListener("click", pickTuning);
   byId("invert").addEventListener("change", event => { state.invert = event.target.checked; if (state.upload) renew(); });
   for (const name of ["dragenter", "dragover"]) document.addEventListener(name, event => {
     event.preventDefault();
@@ -417,7 +466,7 @@ function controls() {
   byId("order").addEventListener("change", event => { state.order = event.target.value; state.offset = 0; remember(); gallery(); });
   byId("before").addEventListener("click", () => page(-LIMIT));
   byId("after").addEventListener("click", () => page(LIMIT));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCurve);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawCurve(); drawTuning(); });
   addEventListener("hashchange", start);
 }
 
@@ -451,6 +500,7 @@ async function start() {
   if (state.sample === null && found.length && !state.upload) state.sample = found[0].id;
   for (const button of byId("samples").children)
     button.setAttribute("aria-pressed", Number(button.dataset.id) === state.sample);
+  byId("around").hidden = state.sample === null && !state.upload;
   if (state.sample === null && !state.upload)
     byId("networks").replaceChildren(make("p", { class: "soft" }, "Drop an image anywhere on the page, or open a file."));
   await renew();
@@ -466,6 +516,8 @@ addEventListener("DOMContentLoaded", async () => {
     byId("choice").hidden = kinds.length < 2;
     byId("inverting").hidden = models[0].channels !== 1;
     byId("about").textContent = `${models.map(model => `${model.name} (${model.about})`).join(" and ")}. ${found.note}`;
+    byId("cost").hidden = !tuning();
+    byId("gallery").hidden = Boolean(found.note);
     byId("opening").hidden = models.every(model => model.windows === null);
     for (const name of models[0].classes) byId("label").append(make("option", { value: name }, name));
     controls();
