@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import convert
 import dense
 import limits
 import tried
@@ -174,7 +175,13 @@ def documents() -> dict[Path, str]:
         docs / "architectures.md": tried.page(),
         docs / "when-not.md": limits.page((docs / "when-not.md").read_text(encoding="utf-8")),
         docs / "convert.md": between(
-            (docs / "convert.md").read_text(encoding="utf-8"), "tuned-signs", tuned_signs.short(script("tuned-signs"))
+            between(
+                (docs / "convert.md").read_text(encoding="utf-8"),
+                "tuned-signs",
+                tuned_signs.short(script("tuned-signs")),
+            ),
+            "convert-cost",
+            convert.short(script("convert-cost")),
         ),
         docs / "dense.md": between(
             (docs / "dense.md").read_text(encoding="utf-8"), "dense", dense.short(script("dense"))

@@ -306,3 +306,17 @@ def test_without_a_level_on_the_way_all_views_count(returns: bool) -> None:
             assert torch.allclose(expected, plain(pixels())["logits"], atol=1e-12)
         else:
             assert torch.allclose(net(pixels().roll(1, 1)).logits, expected, atol=1e-10)
+
+
+def test_maps_of_depthwise_networks_lie_pixel_by_pixel_on_a_cpu() -> None:
+    """Their views then take less time. Weights keep their format, so that they can be saved, and so do other maps."""
+    depthwise = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 4, 1))
+    plain = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    images = torch.rand(2, 3, 12, 12)
+    for model, expected in ((depthwise, torch.channels_last), (plain, torch.contiguous_format)):
+        net = convert(model, Hue(3), example=images)
+        seen: list[Tensor] = []
+        net.network[1].register_forward_pre_hook(lambda _, args, seen=seen: seen.append(args[0]))
+        assert torch.allclose(net.train()(images).logits, model(images), atol=1e-6)
+        assert seen[0].is_contiguous(memory_format=expected)
+        assert all(each.is_contiguous() for each in net.parameters())
