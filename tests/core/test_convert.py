@@ -906,14 +906,14 @@ class OneByOne(nn.Module):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_network_whose_level_does_not_decide_is_refused(dtype: torch.dtype) -> None:
+def test_a_network_that_runs_image_by_image_is_refused(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    with pytest.raises(UserError, match="does not have the original's answers"):
+    with pytest.raises(UserError, match="conv sees a batch of 1 for 2 images"):
         convert(OneByOne().to(dtype), Hue(3), example=images().to(dtype))
 
 
 class Odd(nn.Module):
-    """Three ways not to be a function of each image alone, or not a module that can be copied."""
+    """Ways not to be a function of each image alone, to put more into a batch, or not to be a module to copy."""
 
     def __init__(self, way: str) -> None:
         super().__init__()
@@ -924,12 +924,19 @@ class Odd(nn.Module):
         self.run = lambda x: two(x)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.way == "pairs":
+            x = torch.cat([x, x.flip(-1)])
         x = self.one(x).relu()
         if self.way == "batch":
             x = x + self.memory
         if self.way == "calls":
             self.calls += 1
             x = x + self.calls
+        if self.way == "late pairs":
+            x = torch.cat([x, x.flip(-1)])
+        if "pairs" in self.way:
+            one, two = self.two(x).chunk(2)
+            return self.fc((one - two).abs().mean(dim=(2, 3)))
         return self.fc((self.run if self.way == "closure" else self.two)(x).mean(dim=(2, 3)))
 
 
@@ -941,6 +948,7 @@ class Odd(nn.Module):
             r"runs on 2 images, but not on their 6 views: does it hold something of the size of a batch\? \(Runt",
         ),
         ("calls", "answers otherwise when it is asked again"),
+        ("pairs", "one sees a batch of 4 for 2 images, so it cannot tell their views apart"),
         ("closure", "a copy of the network still runs two of the original"),
     ],
 )
@@ -949,6 +957,15 @@ def test_odd_networks_are_refused_in_a_sentence(way: str, words: str) -> None:
     for level in (None, Full()):
         with pytest.raises(UserError, match=words):
             convert(Odd(way), Hue(3), level=level, example=images().float())
+
+
+def test_convolutions_that_see_another_batch_have_neither_mixing_nor_level() -> None:
+    torch.manual_seed(0)
+    net = convert(Odd("late pairs"), Hue(3), mix="pointwise", example=images().float())
+    assert net.cost.mixed == 1
+    assert list(net.train()(images().float()).theta) == ["one"]
+    with pytest.raises(UserError, match="there is no convolution 'two'"):
+        convert(Odd("late pairs"), Hue(3), layers="two", example=images().float())
 
 
 def test_a_network_that_would_answer_otherwise_is_refused() -> None:

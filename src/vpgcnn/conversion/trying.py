@@ -159,6 +159,7 @@ def _observed(
 ) -> Run:
     ran: list[str] = []
     blind: list[str] = []  # what does not see the images, as far as records tell
+    apart: dict[str, int] = {}  # what sees other rows than one for each image, and how many
     ended: list[tuple[int, int]] = []
     maps: dict[str, list[tuple[int, int]]] = {}
     before: dict[str, int] = {}
@@ -171,6 +172,9 @@ def _observed(
         def hook(_: nn.Module, args: tuple[Any, ...], out: object) -> None:
             if args and isinstance(args[0], Tensor) and isinstance(out, Tensor) and args[0].dim() == out.dim() == 4:
                 found = blind if record_of(args[0]) is None else ran
+                if found is ran and len(args[0]) != len(images):
+                    apart[name] = len(args[0])
+                    return
                 if out.shape[1] == convs[name].out_channels:
                     maps.setdefault(name, []).append((out.shape[-2], out.shape[-1]))
                     before.setdefault(name, multiplications())
@@ -200,7 +204,13 @@ def _observed(
     if until is not None and not ended:
         raise UserError(f"{until} does not run in evaluation mode")
     many, inside = (len(ran), multiplications()) if until is None else ended[0]
-    ran = ran[:many]
+    ran = [name for name in ran[:many] if name not in apart]
+    if not ran and apart:
+        name, rows = next(iter(apart.items()))
+        raise UserError(
+            f"{name} sees a batch of {rows} for {len(images)} images, so it cannot tell their views apart: let forward "
+            "pass on the batch as it comes, without pairs or crops beside it, and not image by image"
+        )
     if not ran:
         raise UserError("there is no convolution (nn.Conv2d) that sees the images in evaluation mode")
     answer = parts_of(output)
