@@ -53,16 +53,14 @@ class Deployed(nn.Module):
         if not isinstance(answer, Prediction):
             raise UserError(f"the network must return a Prediction, got {type(answer).__name__}")
         trace = answer.trace
-        self.layers = [
-            layer if q.theta.shape[1] == 1 else f"{layer} {axis.name}"
-            for layer, q in trace.items()
-            for axis in q.group.axes[: q.theta.shape[1]]
-        ]
+        circles = {layer: q.group.circles_of(q.theta.shape[1]) for layer, q in trace.items()}
+        self.layers = [f"{layer} {name}".rstrip() for layer, names in circles.items() for name in names.values()]
+        self._columns = {layer: list(names) for layer, names in circles.items()}
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and θ `(B, columns)`."""
         answer = self.network(images)
-        theta = [q.theta.expand(images.shape[0], -1) for q in answer.trace.values()]
+        theta = [q.theta[:, self._columns[name]].expand(images.shape[0], -1) for name, q in answer.trace.items()]
         return answer.logits, torch.cat(theta, dim=1) if theta else answer.logits.flatten(1)[:, :0]
 
 

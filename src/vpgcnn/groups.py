@@ -165,6 +165,15 @@ class Group(ABC):
         """How many elements the grid has: all of them for a finite group."""
         return math.prod(self.counts)
 
+    def circles_of(self, columns: int) -> dict[int, str]:
+        """Which of so many columns of θ are circles, and their names; "" where there is one column for the group.
+
+        An axis of one element, such as the rotations of Dihedral(1), is no circle.
+        """
+        if columns < 2 or len(self.axes) < 2:
+            return {0: ""}
+        return {place: axis.name for place, axis in enumerate(self.axes) if axis.count > 1} or {0: ""}
+
     def counts_of(self, total: int) -> tuple[int, ...]:
         """How many points each axis has on an even grid of `total` elements, which may be another than `grid`'s.
 

@@ -5,8 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from support import SmallNet, set_theta
-from vpgcnn import SO2, Full, GumbelSoftmax, Hue, Product, ReparametrizedWindow, Shared, Variational, Window
+from vpgcnn import SO2, Dihedral, Full, GumbelSoftmax, Hue, Product, ReparametrizedWindow, Shared, Variational, Window
 from vpgcnn.errors import UserError
+from vpgcnn.export import Deployed
 from vpgcnn.measure import auroc, confidence_curve, crossings, levels, read_levels, whole_group, with_mean_levels
 
 
@@ -106,6 +107,19 @@ def test_circles_of_a_product_are_read_one_by_one() -> None:
     assert torch.equal(circles["convs.2 hue"], reading.theta["convs.2"][:, 1])
     assert {name: tuple(v.shape) for name, v in parts.items()} == {"convs.2 rotation": (3, 4), "convs.2 hue": (3, 3)}
     assert all(torch.allclose(share.sum(dim=1), torch.ones(3), atol=1e-5) for share in parts.values())
+
+
+def test_an_axis_of_one_element_is_no_circle() -> None:
+    """A mirror is a group with rotations of one element: only the mirror has a window."""
+    model = SmallNet(Dihedral(1), levels=[Full(), Full(), Full(), Variational(Window(0.6))])
+    images = torch.rand(3, 3, 12, 12)
+    reading = read_levels(model, images)
+    assert list(reading.circles()) == list(reading.marginals()) == ["convs.2 mirror"]
+    assert torch.equal(reading.circles()["convs.2 mirror"], reading.theta["convs.2"][:, 1])
+    assert reading.marginals()["convs.2 mirror"].shape == (3, 2)
+    deployed = Deployed(model, images)
+    assert deployed.layers == ["convs.2 mirror"]
+    assert torch.allclose(deployed(images)[1][:, 0], reading.circles()["convs.2 mirror"])
 
 
 def test_only_sampled_weights_are_random_and_reading_changes_nothing() -> None:

@@ -50,9 +50,9 @@ class LevelReading:
     def circles(self) -> dict[str, Tensor]:
         """θ of every circle, `(N,)`. A layer on several circles has several: "last rotation" and "last hue"."""
         return {
-            name: column
+            name: values[:, place]
             for layer, values in self.theta.items()
-            for name, column in zip(self._names(layer, values.shape[1]), values.unbind(dim=1), strict=True)
+            for place, name in self._names(layer, values.shape[1]).items()
         }
 
     def marginals(self) -> dict[str, Tensor]:
@@ -61,14 +61,15 @@ class LevelReading:
         for layer, values in self.weights.items():
             counts = self.groups[layer].counts_of(values.shape[1])
             table = values.unflatten(1, counts)
-            for place, name in enumerate(self._names(layer, len(counts))):
+            for place, name in self._names(layer, len(counts)).items():
                 others = [1 + other for other in range(len(counts)) if other != place]
                 parts[name] = table.sum(dim=others) if others else table
         return parts
 
-    def _names(self, layer: str, columns: int) -> list[str]:
-        axes = self.groups[layer].axes
-        return [layer] if columns < 2 or len(axes) < 2 else [f"{layer} {axis.name}" for axis in axes]
+    def _names(self, layer: str, columns: int) -> dict[int, str]:
+        """Column → the name of its circle."""
+        circles = self.groups[layer].circles_of(columns)
+        return {place: f"{layer} {circle}".rstrip() for place, circle in circles.items()}
 
 
 @torch.no_grad()

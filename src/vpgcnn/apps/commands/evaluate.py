@@ -102,7 +102,10 @@ def main(arguments: list[str]) -> int:
     if theta:
         words = {"hue": "hues", "both": "rotations or hues", "color": "shifts"}
         moves = words.get(symmetry(card.model), "rotations")
-        print(f"\nθ, the share of all {moves} in use (1 is all of them), mean of each class:")  # noqa: T201
+        whole = f"the share of all {moves} in use (1 is all of them)"
+        if {axis.name for group in per_image.groups.values() for axis in group.axes if axis.count > 1} == {"mirror"}:
+            whole = "from 0.5 (the image as it is) to 1 (its mirror image, too)"
+        print(f"\nθ, {whole}, mean of each class:")  # noqa: T201
         if "ranges" in theta:
             print("(ranges: the augmenter moves an image by up to this share of 180°, either way)")  # noqa: T201
         names = [name for name in card.classes if name in next(iter(result["theta"].values()))]
