@@ -30,6 +30,21 @@ def small():
 
 def number():
     return 3
+
+def noconv():
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 2))
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = small()
+
+    def forward(self, x):
+        logits = self.body(x)
+        return logits, logits * 2
+
+def two():
+    return Two()
 """
 
 
@@ -95,6 +110,12 @@ def test_any_network_is_softened(code: Path, capsys: pytest.CaptureFixture[str])
         assert torch.allclose(model(images).logits, model(images.roll(1, dims=1)).logits, atol=1e-5)
 
 
+def test_only_the_first_output_counts_and_it_says_so(code: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["convert", "my_nets:two", "--size", "32", "--hues", "3", "--mean", "0.4", "0.5", "0.6", "--std", "0.2"]
+    assert cli.main(given) == 0
+    assert "my_nets:two has 2 outputs: only the first counts, 2 classes" in capsys.readouterr().out
+
+
 def test_a_weights_file_does_not_choose_which_code_runs(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = converted(code)
     monkeypatch.setattr(plugins, "_ALLOWED", set())
@@ -144,9 +165,14 @@ def test_later_commands_take_it(
             "there is no weights file",
         ),
         (["my_nets:small", "--hues", "3", "--size", "32", "--classes", "my_nets.py"], "names, but my_nets:small has 2"),
+        (["my_nets:small", "--hues", "3", "--size", "32", "--classes", "empty.txt"], "empty.txt has 0 names, but"),
+        (["my_nets:noconv", "--hues", "3", "--size", "32"], "there is no convolution (nn.Conv2d) to convert"),
+        (["my_nets:small", "--hues", "3", "--mean", "0.5", "0.5"], "--mean takes one number or 3"),
+        (["my_nets:small", "--hues", "3", "--std", "0"], "--std must be above 0, got 0\n"),
     ],
 )
 def test_what_cannot_be_is_said(code: Path, capsys: pytest.CaptureFixture[str], words: list[str], reason: str) -> None:
+    (code.parent / "empty.txt").touch()
     torch.save({"weight": torch.zeros(2)}, code.parent / "plain.pth")
     assert cli.main(["convert", *words]) == 1
     said = capsys.readouterr().err

@@ -1016,11 +1016,32 @@ def test_a_convolution_that_does_not_see_the_images_is_left_alone() -> None:
         (Hue(3), {"until": "6"}, "6 holds no convolution"),
         (Hue(3), {"mix": "half"}, "auto, pointwise, full or none, got 'half'"),
         (Hue(3), {"budget": -1}, "at least 0, got -1"),
+        (Hue(1), {}, "one element, which moves nothing"),
+        (Hue(3), {"mean": (0.5, 0.5)}, "mean takes one number or 3, one for each channel, got 2: 0.5, 0.5"),
+        (Hue(3), {"mean": (0.5, 0.5), "example": None}, "mean takes one number or 3"),
+        (Hue(3), {"std": 0}, "std must be above 0, got 0"),
+        (Hue(3), {"mean": float("nan")}, "mean must be finite, got nan"),
+        (Hue(3), {"example": images() * float("nan")}, "pixels that are not finite numbers, such as nan"),
+        (Hue(3), {"example": images()[:0]}, r"no images or no pixels, got the shape \(0, 3, 17, 17\)"),
+        (Hue(3), {"example": images()[0]}, r"images B×C×H×W, got the shape \(3, 17, 17\)"),
+        (Hue(3), {"example": images()[None]}, r"images B×C×H×W, got the shape \(1, 3, 3, 17, 17\)"),
+        (Hue(3), {"example": (images() * 255).byte()}, r"got torch.uint8: divide by 255"),
+        (Hue(3), {"example": images()[:, :1]}, "expected 3 channels, got 1"),
+        (Hue(3), {"example": images().repeat(1, 2, 1, 1)}, "expected 3 channels, got 6"),
     ],
 )
 def test_what_cannot_be_is_named(group: Group, more: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        convert(network(), group, example=images(), **more)
+        convert(network(), group, **{"example": images(), **more})
+
+
+def test_one_number_stands_for_all_channels() -> None:
+    one = convert(network(), Hue(3), mean=0.5, std=0.25, example=images())
+    three = convert(network(), Hue(3), mean=[0.5] * 3, std=torch.full((3,), 0.25), example=images())
+    assert torch.equal(one.mean.expand(1, 3, 1, 1), three.mean)
+    assert torch.equal(one.std.expand(1, 3, 1, 1), three.std)
+    with pytest.raises(TypeError, match="mean must be a number, or one for each channel, got 'a'"):
+        convert(network(), Hue(3), mean="a", example=images())  # type: ignore[arg-type]
 
 
 def test_modules_that_do_not_fit_are_named() -> None:

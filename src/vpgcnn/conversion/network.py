@@ -31,6 +31,7 @@ from torch.utils._pytree import tree_map_only
 
 from vpgcnn._ops.memory_format import prefer_channels_last
 from vpgcnn._ops.precision import full_precision
+from vpgcnn.conversion.checks import Numbers, check_group, check_images, standard_of
 from vpgcnn.conversion.mixing import MixedConv2d
 from vpgcnn.conversion.moves import moved, moves_of
 from vpgcnn.conversion.outputs import (
@@ -45,7 +46,7 @@ from vpgcnn.conversion.outputs import (
     rebuilt,
 )
 from vpgcnn.conversion.plan import Cost, Mix, Mixing, planned
-from vpgcnn.conversion.trying import Run, evaluating, tried
+from vpgcnn.conversion.trying import Run, _examples, evaluating, tried
 from vpgcnn.conversion.views import Decided, NeedsAll, Record, Tracking, attach, on_grid, record_of
 from vpgcnn.errors import UserError
 from vpgcnn.features import GroupFeature, Prediction, Trace
@@ -53,7 +54,7 @@ from vpgcnn.groups import Group, check_rgb
 from vpgcnn.levels import Distribution, Level, LevelSpec, SharedLevel, Variational, VariationalLevel, Window
 from vpgcnn.levels.level import FixedLevel
 
-__all__ = ["Converted", "MixedConv2d", "check_standard", "convert", "convolutions", "matching"]
+__all__ = ["Converted", "MixedConv2d", "convert", "convolutions", "matching"]
 
 REFUSED = (nn.RNNBase, nn.Transformer, nn.SyncBatchNorm)
 """Modules that give the rows of a batch another meaning than one image each."""
@@ -317,8 +318,8 @@ def convert(
     outputs: Kinds = None,
     mix: Mix = "auto",
     budget: float = BUDGET,
-    mean: Sequence[float] = (0.0,),
-    std: Sequence[float] = (1.0,),
+    mean: Numbers = 0.0,
+    std: Numbers = 1.0,
     example: Tensor | None = None,
 ) -> Converted:
     """Make a copy of a network equivariant to a finite group; it starts with the answers of the original.
@@ -354,12 +355,11 @@ def convert(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a network, an nn.Module, got {model!r}")
-    if not isinstance(group, Group):
-        raise TypeError(f"group must be a value such as Rotations(4), got {group!r}")
-    check_standard(std)
-    if group.order is None:
-        raise UserError(f"a network is converted to a finite group, got {group}: choose Rotations(4), say")
+    check_group(group, "a network is converted to")
     moves_of(group)
+    mean, std = standard_of(mean, std)
+    if example is not None:
+        check_images(group, example, mean, std)
     if mix not in ("auto", "pointwise", "full", "none"):
         raise UserError(f"mix is auto, pointwise, full or none, got {mix!r}")
     if not budget >= 0:
@@ -373,6 +373,8 @@ def convert(
         raise UserError("the network is converted already: convert the original to another group, or to a product")
     network = copy.deepcopy(model)
     convs = convolutions(network)
+    if example is None:
+        check_images(group, next(_examples(network, convs)), mean, std, "what the network takes")
     if until is not None:
         _check_until(network, convs, until)
     standard = tuple(torch.tensor(each).view(1, -1, 1, 1) for each in (mean, std))
@@ -405,12 +407,6 @@ def convert(
 
 def _is_depthwise(conv: Any) -> bool:
     return bool(conv.groups == conv.in_channels > 1)
-
-
-def check_standard(std: Sequence[float]) -> None:
-    """Refuse standard deviations that images cannot be divided by."""
-    if not min(std) > 0:
-        raise UserError(f"std must be above 0, got {tuple(std)}")
 
 
 def convolutions(network: nn.Module) -> dict[str, Any]:

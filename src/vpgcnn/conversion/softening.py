@@ -14,13 +14,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
 
+from vpgcnn.conversion.checks import Numbers, check_group, check_images, standard_of
 from vpgcnn.conversion.moves import moved, moves_of
-from vpgcnn.conversion.network import check_standard, convolutions, matching
-from vpgcnn.conversion.trying import evaluating, tried
+from vpgcnn.conversion.network import convolutions, matching
+from vpgcnn.conversion.trying import _examples, evaluating, tried
 from vpgcnn.conversion.views import Matrix
 from vpgcnn.errors import UserError
 from vpgcnn.groups import Group
@@ -71,8 +73,8 @@ def soften(
     softness: float,
     *,
     layers: str | Sequence[str] | None = None,
-    mean: Sequence[float] = (0.0,),
-    std: Sequence[float] = (1.0,),
+    mean: Numbers = 0.0,
+    std: Numbers = 1.0,
     example: Tensor | None = None,
 ) -> Softened:
     """Move the kernels of a copy of a network towards equivariant ones; at softness 0 each of them is equivariant.
@@ -98,19 +100,20 @@ def soften(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a network, an nn.Module, got {model!r}")
-    if not isinstance(group, Group):
-        raise TypeError(f"group must be a value such as Rotations(4), got {group!r}")
+    check_group(group, "kernels are softened towards")
+    if not isinstance(softness, Real):
+        raise TypeError(f"softness must be a number from 0 (equivariant) to 1 (the original), got {softness!r}")
     if not 0 <= softness <= 1:
         raise UserError(f"softness goes from 0 (equivariant) to 1 (the original), got {softness}")
-    if group.order is None:
-        raise UserError(f"kernels are softened towards a finite group, got {group}: choose Rotations(4), say")
     if group.recolors:
         raise UserError(f"{group} is not linear in the colours, so no kernel is equivariant to it: use convert")
-    check_standard(std)
-    if example is not None and not bool(example.isfinite().all()):
-        raise UserError("the example has pixels that are not finite numbers")
+    mean, std = standard_of(mean, std)
+    if example is not None:
+        check_images(group, example, mean, std)
     moves, network = moves_of(group), copy.deepcopy(model)
     convs = convolutions(network)
+    if example is None:
+        check_images(group, next(_examples(network, convs)), mean, std, "what the network takes")
     standard = tuple(torch.tensor(each).view(1, -1, 1, 1) for each in (mean, std))
     run = tried(network, model, convs, group, None, standard, example)
     offset, scale = (each.to(run.images) for each in standard)

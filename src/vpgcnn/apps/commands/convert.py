@@ -154,6 +154,7 @@ def _convert_function(function: str, target: Path, options: argparse.Namespace) 
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    from vpgcnn.conversion.outputs import parts_of
     from vpgcnn.features import output_of
     from vpgcnn.lab.data.config import DataConfig
     from vpgcnn.lab.networks import PlainConfig, PlainNet
@@ -167,8 +168,10 @@ def _convert_function(function: str, target: Path, options: argparse.Namespace) 
     config = _chosen(PlainConfig(factory=function, example=options.size), options)
     if config.group.order == 1:
         raise UserError("no group to convert to: give --hues 3, --rotations 4, --mirror, or several of them")
+    channels = 1 if options.grey else 3
+    mean, std = _standard(options, channels)
     allow_network(function)
-    network, channels = build_network(function).eval(), 1 if options.grey else 3
+    network = build_network(function).eval()
     if options.weights:
         if not options.weights.is_file():
             raise UserError(f"there is no weights file {options.weights}")
@@ -179,16 +182,19 @@ def _convert_function(function: str, target: Path, options: argparse.Namespace) 
     shape = (2, channels, options.size, options.size)
     try:
         with torch.no_grad():
-            logits = output_of(network(torch.full(shape, 0.5)))
+            answer = network(torch.full(shape, 0.5))
+        logits, outputs = output_of(answer), parts_of(answer)
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise UserError(f"{function} does not accept images {shape}: {reason[-1]} (see --size and --grey)") from error
     if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or len(logits) != 2:
         raise UserError(f"{function} is not a classifier: it turns images {shape} into {tuple(logits.shape)}")
-    names = tuple(_lines(options.classes)) or tuple(map(str, range(logits.shape[1])))
+    names = tuple(_lines(options.classes) if options.classes else map(str, range(logits.shape[1])))
     if len(names) != logits.shape[1]:
         raise UserError(f"{options.classes} has {len(names)} names, but {function} has {logits.shape[1]} classes")
-    card = Card(config, names, channels, options.size, tuple(options.mean), tuple(options.std))
+    if len(outputs) > 1:
+        print(f"{function} has {len(outputs)} outputs: only the first counts, {len(names)} classes")  # noqa: T201
+    card = Card(config, names, channels, options.size, mean, std)
     before = PlainNet(
         replace(config, group=PlainConfig().group), channels, len(names), card.mean, card.std
     ).eval()  # fmt: skip
@@ -208,15 +214,25 @@ def _convert_function(function: str, target: Path, options: argparse.Namespace) 
     return _written(card, before, after.eval(), data, function, target, options)
 
 
+def _standard(options: argparse.Namespace, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """--mean and --std, as many numbers of each."""
+    from vpgcnn.conversion.checks import check_channels, standard_of
+
+    found = standard_of(options.mean, options.std, names=("--mean", "--std"))
+    for name, values in zip(("--mean", "--std"), found, strict=True):
+        check_channels(values, channels, name)
+    most = max(map(len, found))
+    mean, std = (values if len(values) == most else values * most for values in found)
+    return mean, std
+
+
 def _stem(function: str) -> str:
     """The name of the file that holds a function, without .py."""
     where = function.rpartition(":")[0]
     return Path(where).stem if where.endswith(".py") else where.rpartition(".")[2]
 
 
-def _lines(path: Path | None) -> list[str]:
-    if path is None:
-        return []
+def _lines(path: Path) -> list[str]:
     try:
         return [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:

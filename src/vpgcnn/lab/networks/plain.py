@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vpgcnn.conversion import Converted, convert
+from vpgcnn.conversion.network import convolutions
 from vpgcnn.errors import UserError
 from vpgcnn.features import Prediction, output_of
 from vpgcnn.lab.networks.base import EXPANSION, Features, ImageNetwork, block_shapes
@@ -141,7 +142,7 @@ class PlainNet(ImageNetwork):
     def converted(self, network: nn.Module) -> Converted:
         """Convert another network of this shape to the group; it starts with that network's answers."""
         config = self.config
-        first = next(part for part in network.modules() if isinstance(part, nn.Conv2d))
+        first = next(iter(convolutions(network).values()))
         example = torch.rand(1, first.in_channels, config.example, config.example)
         return convert(
             network, self.group, level=self._closed(config.level), layers=config.layers or None,
