@@ -143,7 +143,7 @@ def test_what_cannot_be_softened_is_refused() -> None:
         soften(model, Hue(3), 1.5, example=example)
     with pytest.raises(UserError, match=r"softness goes from 0 .* got nan"):
         soften(model, Hue(3), float("nan"), example=example)
-    with pytest.raises(TypeError, match="softness must be a number from 0 .* got 'a'"):
+    with pytest.raises(TypeError, match=r"softness must be a number from 0 .* got 'a'"):
         soften(model, Hue(3), "a", example=example)  # type: ignore[arg-type]
     assert soften(model, Hue(3), 0.5, mean=0.5, std=0.25, example=example).softness == 0.5
     with pytest.raises(UserError, match="finite group, got SO2"):
