@@ -265,8 +265,8 @@ def found(unit: str) -> dict[str, Any]:
     whole = 360 if unit == "°" else 1
     row = {"accuracy": 0.9, "lowest": 0.1, "consistency": 0.5, "error": 0.3, "floor": 0.02, "images": 20}
     rows = [
-        {**row, "class": "<cat>", "mean": 0.8, "circle_tells": None, "sensitive": False, "theta": {"conv6": 0.5}},
-        {**row, "class": "dog", "mean": 0.2, "circle_tells": True, "sensitive": True, "theta": {"conv6": 0.25}},
+        {**row, "class": "<cat>", "mean": 0.8, "matters": None, "sensitive": False, "theta": {"conv6": 0.5}},
+        {**row, "class": "dog", "mean": 0.2, "matters": True, "sensitive": True, "theta": {"conv6": 0.25}},
     ]
     return {
         "unit": unit, "places": [whole * n / 4 for n in range(4)], "images": 40, "classifier": "net", "data": "photos",

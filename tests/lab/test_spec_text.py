@@ -364,7 +364,7 @@ def test_the_command_line_reads_values_as_text() -> None:
 def test_another_objective_is_chosen_by_name_and_then_set() -> None:
     def read(*words: str) -> TrainConfig:
         options, rest = _options(["colormnist-lt", *words])
-        return _config(_default(options, rest), rest, "vpgcnn train")
+        return _config(_default(options, rest, Path("none")), rest, "vpgcnn train")
 
     assert read() == recipe("colormnist-lt")
     assert read("--objective.nats", "0.3").objective == Price(0.3)
