@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 FOLDERS = src tests benchmarks examples tools
 
-.PHONY: help setup demo test test-core lint format bench results docs tutorials notebooks clean
+.PHONY: help setup demo test test-core foreign lint format bench results docs tutorials notebooks clean
 
 help:  ## what each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,6 +27,9 @@ test: $(STAMP) lint  ## lint, types and the whole test suite
 
 test-core: $(STAMP)  ## the tests of the layers alone, in two minutes, without extras
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/core
+
+foreign: $(STAMP)  ## add torchvision and timm, without what they ask for: tests then convert thirty of their networks
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt torchvision timm
 
 lint: $(STAMP)  ## ruff, mypy, and that imports point one way
 	$(BIN)/ruff check $(FOLDERS)

@@ -484,6 +484,15 @@ def test_convert_keeps_the_answers(
     assert model.network.group == group
 
 
+def test_the_budget_of_mixing_is_kept(plain: Path, tmp_path: Path) -> None:
+    mixed = {}
+    for budget in ("0", "1"):
+        target = tmp_path / f"{budget}.safetensors"
+        assert vpgcnn("convert", plain, "--hues", 3, "--budget", budget, "--out", target).returncode == 0
+        mixed[budget] = load_model(target)[0].network.cost.mixed
+    assert mixed["0"] == 0 < mixed["1"]
+
+
 def test_a_fully_converted_network_is_invariant_at_once(plain: Path, tmp_path: Path) -> None:
     target = tmp_path / "full.safetensors"
     assert vpgcnn("convert", plain, "--hues", 3, "--level", "full", "--out", target).returncode == 0
@@ -517,6 +526,12 @@ def test_softened_kernels_make_an_ordinary_network(plain: Path, tmp_path: Path) 
         (["--rotations", "3"], "3"),
         (["--hues", "0"], "0"),
         (["--hues", "3", "--levels", "nowhere"], "nowhere"),
+        (["--hues", "3", "--mean", "0.5", "--std", "0.2"], "--mean, --std: only for MODULE:FUNCTION; "),
+        (["--hues", "3", "--size", "0"], "--size: only for MODULE:FUNCTION; "),
+        (["--hues", "3", "--grey", "--classes", "names.txt"], "--grey, --classes: only for MODULE:FUNCTION; "),
+        (["--hues", "3", "--mix", "none", "--budget", "0.1"], "budget belongs to mix=\"auto\", got mix='none'"),
+        (["--hues", "3", "--budget", "-1"], "at least 0, got -1"),
+        (["--hues", "3", "--softness", "0.5", "--budget", "0"], "--budget cannot be combined"),
         (["--hues", "3", "--level", "Variationl()"], "did you mean Variational?"),
         (["--hues", "3", "--out", "{tmp}/net.onnx"], "--out must end in .safetensors, got 'net.onnx'"),
     ],

@@ -83,9 +83,9 @@ def test_mistakes_are_told_from_rounding(kind: str, group: Any) -> None:
     images = TOOL.shapes(32)
     plain = tower()
     TOOL.prepare(plain, images)
-    mix: Any = "pointwise" if kind == "pointwise" else "auto"
+    how: dict[str, Any] = {"mix": "pointwise"} if kind == "pointwise" else {"budget": 1.0}
     with TOOL.mistake(kind):
-        net = convert(plain, group, level=Full(), mix=mix, budget=1.0, example=images).eval()
+        net = convert(plain, group, level=Full(), example=images, **how).eval()
         moved, mixing = TOOL.moving(net, images, group)
     assert mixing.images > 0.1
     assert moved.images < 1e-4 if kind == "none" else moved.images > 0.1

@@ -49,7 +49,8 @@ def trained(make: Make, group: Group, **options: Any) -> Converted:
         for _ in range(3):
             plain.train()(images(8))
     level = Variational(Window(initial=0.6), explore=0.0)
-    net = convert(plain.eval(), group, level=level, budget=1.0, example=images(), **options)
+    options = options if "mix" in options else {"budget": 1.0, **options}
+    net = convert(plain.eval(), group, level=level, example=images(), **options)
     for part in net.modules():
         if isinstance(part, MixedConv2d):
             for cross in part.cross:

@@ -19,6 +19,7 @@ threads, copied, and checkpointed. `torch.compile` runs a converted network with
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -46,7 +47,7 @@ from vpgcnn.conversion.outputs import (
     rebuilt,
 )
 from vpgcnn.conversion.plan import Cost, Mix, Mixing, planned
-from vpgcnn.conversion.trying import Run, _examples, evaluating, tried
+from vpgcnn.conversion.trying import Run, copied, evaluating, examples, tried
 from vpgcnn.conversion.views import Decided, NeedsAll, Record, Tracking, attach, on_grid, record_of
 from vpgcnn.errors import UserError
 from vpgcnn.features import GroupFeature, Prediction, Trace
@@ -317,7 +318,7 @@ def convert(
     until: str | None = None,
     outputs: Kinds = None,
     mix: Mix = "auto",
-    budget: float = BUDGET,
+    budget: float | None = None,
     mean: Numbers = 0.0,
     std: Numbers = 1.0,
     example: Tensor | None = None,
@@ -341,7 +342,7 @@ def convert(
         mix: How convolutions look at other views: through a 1×1 kernel ("pointwise"), one as large as their own
             ("full"), or not at all ("none"). "auto": from the last convolution to the first, as far as the budget goes,
             through 1×1 kernels or, where these cost much, through few channels.
-        budget: Multiplications for mixing with "auto", relative to those that the views cost.
+        budget: Multiplications for mixing with "auto", relative to those that the views cost. None: a twentieth.
         mean: Of the images, if the model does not take pixels in [0, 1]: for each channel, or one for all.
         std: As `mean`.
         example: Images `(B, C, H, W)`, before standardisation, to see which convolutions run in evaluation mode, and
@@ -362,6 +363,9 @@ def convert(
         check_images(group, example, mean, std)
     if mix not in ("auto", "pointwise", "full", "none"):
         raise UserError(f"mix is auto, pointwise, full or none, got {mix!r}")
+    if budget is not None and mix != "auto":
+        raise UserError(f'budget belongs to mix="auto", got mix={mix!r}')
+    budget = BUDGET if budget is None else budget
     if not budget >= 0:
         raise UserError(f"budget is a share of the multiplications, at least 0, got {budget}")
     if level is not None and not isinstance(level, LevelSpec):
@@ -371,10 +375,10 @@ def convert(
         raise UserError(f"cannot convert {odd[0]}: views of an image are images of the batch, which it does not allow")
     if any(isinstance(part, Converted | MixedConv2d) for part in model.modules()):
         raise UserError("the network is converted already: convert the original to another group, or to a product")
-    network = copy.deepcopy(model)
+    network = copied(model)
     convs = convolutions(network)
     if example is None:
-        check_images(group, next(_examples(network, convs)), mean, std, "what the network takes")
+        check_images(group, next(examples(network, convs)), mean, std, "what the network takes")
     if until is not None:
         _check_until(network, convs, until)
     standard = tuple(torch.tensor(each).view(1, -1, 1, 1) for each in (mean, std))
@@ -486,8 +490,14 @@ def _checked_start(net: Converted, model: nn.Module, run: Run, *, from_identity:
         eps = torch.finfo(expected.dtype).eps if expected.is_floating_point() else 0.0
         if distance <= max(TOLERANCE, 16 * eps):
             continue
+        which = f" {name!r}" if name else ""
+        if not math.isfinite(distance):
+            raise UserError(
+                f"the network's answers{which} to the example or to moved copies of it are not all finite numbers: "
+                "they cannot be averaged"
+            )
         if not (distance <= ROUNDING and _same_in_double(net, model, run.images, from_identity)):
-            which, size = f" {name!r}" if name else "", float(expected.abs().max())
+            size = float(expected.abs().max())
             raise UserError(
                 f"the converted network does not have the original's answers{which}: they differ by {distance:.1e} of "
                 f"the largest one ({size:.3g}). Does an image's answer depend on the others of its batch, or on "

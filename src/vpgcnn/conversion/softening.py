@@ -11,7 +11,6 @@ of K differ by, so each layer's defect is exactly s times the original's: 0 is e
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from vpgcnn.conversion.checks import Numbers, check_group, check_images, standard_of
 from vpgcnn.conversion.moves import moved, moves_of
 from vpgcnn.conversion.network import convolutions, matching
-from vpgcnn.conversion.trying import _examples, evaluating, tried
+from vpgcnn.conversion.trying import copied, evaluating, examples, tried
 from vpgcnn.conversion.views import Matrix
 from vpgcnn.errors import UserError
 from vpgcnn.groups import Group
@@ -110,10 +109,10 @@ def soften(
     mean, std = standard_of(mean, std)
     if example is not None:
         check_images(group, example, mean, std)
-    moves, network = moves_of(group), copy.deepcopy(model)
+    moves, network = moves_of(group), copied(model)
     convs = convolutions(network)
     if example is None:
-        check_images(group, next(_examples(network, convs)), mean, std, "what the network takes")
+        check_images(group, next(examples(network, convs)), mean, std, "what the network takes")
     standard = tuple(torch.tensor(each).view(1, -1, 1, 1) for each in (mean, std))
     run = tried(network, model, convs, group, None, standard, example)
     offset, scale = (each.to(run.images) for each in standard)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from vpgcnn.conversion.views import Record, attach, record_of
 from vpgcnn.errors import UserError
 from vpgcnn.groups import Group
 
-__all__ = ["Run", "evaluating", "tried"]
+__all__ = ["Run", "copied", "evaluating", "examples", "tried"]
 
 SIZES = (224, 112, 64, 32, 28, 299)
 """Sides of the images that `convert` tries where it gets no example."""
@@ -51,6 +52,18 @@ class Run(NamedTuple):
     whole: int
 
 
+def copied(model: nn.Module) -> nn.Module:
+    """A copy of a network."""
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:  # whatever a network raises that holds what cannot be copied
+        reason = f"{type(error).__name__}: {error}".split("\n")[0]
+        raise UserError(
+            f"the network cannot be copied ({reason}): torch.nn.utils.remove_weight_norm helps where its weights are "
+            "computed by the older weight_norm"
+        ) from error
+
+
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; each module then gets its own mode back."""
@@ -77,7 +90,7 @@ def _frozen(network: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-def _examples(model: nn.Module, convs: dict[str, Any]) -> Iterator[Tensor]:
+def examples(model: nn.Module, convs: dict[str, Any]) -> Iterator[Tensor]:
     """Random images of the sizes that the model may take, its own first."""
     first = next(iter(convs.values()))
     like = next(first.parameters())
@@ -134,7 +147,7 @@ def tried(
         example: `(B, C, H, W)`, before standardisation. None: random images.
     """
     problem: Exception | None = None
-    for images in _examples(network, convs) if example is None else [example[:2]]:
+    for images in examples(network, convs) if example is None else [example[:2]]:
         images = images.to(next(network.parameters()).device)
         try:
             with _alone(network, model):

@@ -40,6 +40,8 @@ ResNet weights that vpgcnn did not write need a card, which describes their netw
 """
 CHECKED, FEW = 256, 32
 """Images on which the answers are compared: as many if they are small, fewer if they are large."""
+SIZE = 224
+"""Image side that functions take, unless it is given."""
 LARGEST = 1e-5
 """Largest accepted difference of logits, relative to the largest logit."""
 
@@ -50,13 +52,15 @@ def main(arguments: list[str]) -> int:
     command.epilog = EXAMPLES
     command.add_argument("run", type=Path, help="folder of a run, a weights file, or MODULE:FUNCTION")
     command.add_argument("--weights", type=Path, help="safetensors file with the weights of MODULE:FUNCTION")
-    command.add_argument("--size", type=int, default=224, help="image side that MODULE:FUNCTION takes (default: 224)")
+    command.add_argument("--size", type=int, help=f"image side that MODULE:FUNCTION takes (default: {SIZE})")
     command.add_argument(
-        "--mean", type=float, nargs="+", default=[0.0],
+        "--mean", type=float, nargs="+",
         help="MODULE:FUNCTION expects (pixels - mean) / std, with pixels in [0, 1]: one number, or one per channel",
     )  # fmt: skip
-    command.add_argument("--std", type=float, nargs="+", default=[1.0], help="see --mean")
-    command.add_argument("--grey", action="store_true", help="MODULE:FUNCTION takes images with one channel")
+    command.add_argument("--std", type=float, nargs="+", help="see --mean")
+    command.add_argument(
+        "--grey", action="store_true", default=None, help="MODULE:FUNCTION takes images with one channel"
+    )
     command.add_argument(
         "--classes",
         type=Path,
@@ -83,7 +87,11 @@ def main(arguments: list[str]) -> int:
     command.add_argument(
         "--mix", choices=("auto", "pointwise", "full", "none"), default="auto",
         help="how convolutions see other views: through 1×1 kernels, kernels of their size, or not at all; auto "
-        "(default): the last ones, for at most a twentieth of the multiplications",
+        "(default): the last ones, as far as --budget goes",
+    )  # fmt: skip
+    command.add_argument(
+        "--budget", type=float,
+        help="with --mix auto: multiplications for mixing, relative to those of the views (default: 0.05, a twentieth)",
     )  # fmt: skip
     command.add_argument(
         "--softness", type=float,
@@ -101,6 +109,10 @@ def main(arguments: list[str]) -> int:
     function = str(options.run) if ":" in str(options.run) and not options.run.exists() else ""
     if options.weights and not function:
         raise UserError("--weights belongs to MODULE:FUNCTION: give a weights file of vpgcnn as it is")
+    given = [f"--{name}" for name in ("size", "mean", "std", "grey", "classes") if getattr(options, name) is not None]
+    if given and not function:
+        where = "the card" if options.config else f"{options.run} itself"
+        raise UserError(f"{', '.join(given)}: only for MODULE:FUNCTION; {where} says which images the network takes")
     if function:
         weights = options.weights or Path("converted.safetensors")
     else:
@@ -145,6 +157,7 @@ def _chosen(before: PlainConfig, options: argparse.Namespace) -> PlainConfig:
     return replace(
         before, group=group, level=parse(options.level, LevelSpec),  # type: ignore[type-abstract]
         layers=tuple(options.layers), levels=tuple(options.levels), until=options.until, mix=options.mix,
+        budget=options.budget,
     )  # fmt: skip
 
 
@@ -163,9 +176,10 @@ def _convert_function(function: str, target: Path, options: argparse.Namespace) 
 
     if options.config:
         raise UserError("--config belongs to weights files: MODULE:FUNCTION takes --size, --mean, --std and --classes")
-    if options.size < 1:
-        raise UserError(f"--size must be at least 1, got {options.size}")
-    config = _chosen(PlainConfig(factory=function, example=options.size), options)
+    size = SIZE if options.size is None else options.size
+    if size < 1:
+        raise UserError(f"--size must be at least 1, got {size}")
+    config = _chosen(PlainConfig(factory=function, example=size), options)
     if config.group.order == 1:
         raise UserError("no group to convert to: give --hues 3, --rotations 4, --mirror, or several of them")
     channels = 1 if options.grey else 3
@@ -179,7 +193,7 @@ def _convert_function(function: str, target: Path, options: argparse.Namespace) 
             load_weights(network, load_file(options.weights), options.weights)
         except (SafetensorError, OSError) as error:
             raise unreadable(options.weights, error) from error
-    shape = (2, channels, options.size, options.size)
+    shape = (2, channels, size, size)
     try:
         with torch.no_grad():
             answer = network(torch.full(shape, 0.5))
@@ -194,14 +208,14 @@ def _convert_function(function: str, target: Path, options: argparse.Namespace) 
         raise UserError(f"{options.classes} has {len(names)} names, but {function} has {logits.shape[1]} classes")
     if len(outputs) > 1:
         print(f"{function} has {len(outputs)} outputs: only the first counts, {len(names)} classes")  # noqa: T201
-    card = Card(config, names, channels, options.size, mean, std)
+    card = Card(config, names, channels, size, mean, std)
     before = PlainNet(
         replace(config, group=PlainConfig().group), channels, len(names), card.mean, card.std
     ).eval()  # fmt: skip
     before.network = network
     if options.softness is not None:
         return _softened(
-            replace(card, model=PlainConfig(factory=function, example=options.size)),
+            replace(card, model=PlainConfig(factory=function, example=size)),
             before,
             config,
             function,
@@ -210,7 +224,7 @@ def _convert_function(function: str, target: Path, options: argparse.Namespace) 
         )
     after = PlainNet(config, channels, len(names), card.mean, card.std)
     after.network = after.converted(network)
-    data = DataConfig(name="", size=options.size)
+    data = DataConfig(name="", size=size)
     return _written(card, before, after.eval(), data, function, target, options)
 
 
@@ -218,12 +232,13 @@ def _standard(options: argparse.Namespace, channels: int) -> tuple[tuple[float, 
     """--mean and --std, as many numbers of each."""
     from vpgcnn.conversion.checks import check_channels, standard_of
 
-    found = standard_of(options.mean, options.std, names=("--mean", "--std"))
+    mean, std = (0.0 if options.mean is None else options.mean), (1.0 if options.std is None else options.std)
+    found = standard_of(mean, std, names=("--mean", "--std"))
     for name, values in zip(("--mean", "--std"), found, strict=True):
         check_channels(values, channels, name)
     most = max(map(len, found))
-    mean, std = (values if len(values) == most else values * most for values in found)
-    return mean, std
+    one, two = (values if len(values) == most else values * most for values in found)
+    return one, two
 
 
 def _stem(function: str) -> str:
@@ -309,7 +324,7 @@ def _softened(
     from vpgcnn.conversion import soften
     from vpgcnn.lab.training.checkpoint import save_model
 
-    usual = {"level": "variational", "levels": [], "until": "", "mix": "auto"}
+    usual: dict[str, object] = {"level": "variational", "levels": [], "until": "", "mix": "auto", "budget": None}
     given = [f"--{name}" for name, value in usual.items() if getattr(options, name) != value]
     if given:
         raise UserError(f"--softness has no views and no levels: {', '.join(given)} cannot be combined with it")

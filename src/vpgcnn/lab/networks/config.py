@@ -148,7 +148,9 @@ class PlainConfig:
     """The module after which views are pooled and the rest is ordinary, such as layer3; empty for the end."""
     mix: Literal["auto", "pointwise", "full", "none"] = "auto"
     """How convolutions see other views: through 1×1 kernels, through kernels of their size, or not at all. auto: the
-    last ones, for at most a twentieth of the multiplications."""
+    last ones, as far as the budget goes."""
+    budget: float | None = None
+    """With auto: multiplications for mixing, relative to those that the views cost. None: a twentieth."""
 
 
 @dataclass(frozen=True)

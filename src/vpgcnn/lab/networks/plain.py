@@ -146,7 +146,7 @@ class PlainNet(ImageNetwork):
         example = torch.rand(1, first.in_channels, config.example, config.example)
         return convert(
             network, self.group, level=self._closed(config.level), layers=config.layers or None,
-            levels=config.levels or None, until=config.until or None, mix=config.mix,
+            levels=config.levels or None, until=config.until or None, mix=config.mix, budget=config.budget,
             mean=self.mean.flatten().tolist(), std=self.std.flatten().tolist(), example=example,
         )  # fmt: skip
 
