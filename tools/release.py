@@ -14,6 +14,7 @@ import argparse
 import datetime as dt
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -119,9 +120,12 @@ def main() -> None:
                 try_package(package, Path(scratch) / package.suffix.strip("."))
         else:
             wheel = next(path for path in build(Path(scratch)) if path.suffix == ".whl")
-            rows = [try_floors(wheel, extra, Path(scratch) / f"floors-{extra or 'core'}") for extra in options.extras]
-            write_floors(options.out, rows)
-            sys.exit(any(row["problem"] for row in rows))
+            tried = earlier_floors(options.out)
+            for extra in options.extras:
+                row = try_floors(wheel, extra, Path(scratch) / f"floors-{extra or 'core'}")
+                tried[row["extra"]] = row
+                write_floors(options.out, list(tried.values()))
+            sys.exit(any(row["problem"] for row in tried.values()))
 
 
 def build(scratch: Path) -> list[Path]:
@@ -232,9 +236,17 @@ def try_floors(wheel: Path, extra: str, folder: Path) -> dict[str, Any]:
     return {"extra": extra or "core", "versions": lowest, "problem": problem}
 
 
+def earlier_floors(folder: Path) -> dict[str, dict[str, Any]]:
+    """What was tried before with this python and this torch, by extra."""
+    path = folder / "release-floors.json"
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    same = (found.get("python"), found.get("torch")) == (platform.python_version(), version("torch"))
+    return {row["extra"]: row for row in found["rows"]} if same else {}
+
+
 def write_floors(folder: Path, rows: list[dict[str, Any]]) -> None:
     """Write the table of the versions that were tried."""
-    python, torch = ".".join(map(str, sys.version_info[:3])), version("torch")
+    python, torch = platform.python_version(), version("torch")
     folder.mkdir(parents=True, exist_ok=True)
     plain = {"python": python, "torch": torch, "rows": rows}
     (folder / "release-floors.json").write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")

@@ -68,3 +68,18 @@ def test_the_floors_are_those_of_pyproject(release: ModuleType) -> None:
     assert "torch" not in serve
     for extra in release.TRY:
         assert all("==" in line for line in release.floors_of(extra)), extra
+
+
+def test_the_lowest_versions_that_were_tried_are_kept(release: ModuleType, tmp_path: Path) -> None:
+    """A trial that was stopped goes on; another torch starts anew."""
+    one = {"extra": "core", "versions": ["numpy==1.26"], "problem": ""}
+    two = {"extra": "train", "versions": ["tyro==0.9.1"], "problem": "it failed:\nno module named tyro"}
+    release.write_floors(tmp_path, [one])
+    release.write_floors(tmp_path, [*release.earlier_floors(tmp_path).values(), two])
+    assert release.earlier_floors(tmp_path) == {"core": one, "train": two}
+    text = (tmp_path / "release-floors.md").read_text(encoding="utf-8")
+    assert "| core | – | numpy 1.26 | works |" in text
+    assert "fails: no module named tyro" in text
+    path = tmp_path / "release-floors.json"
+    path.write_text(path.read_text(encoding="utf-8").replace('"torch": "', '"torch": "0.'), encoding="utf-8")
+    assert release.earlier_floors(tmp_path) == {}
