@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from timing import Program
+from timing import Program, device
 from vpgcnn import Full, Group, GroupConv2d, GroupFeature, LiftConv2d, Table, fold
 from vpgcnn.kernels import Kernel, KernelSpec, SirenKernel
 from vpgcnn.levels import LevelSpec
@@ -45,20 +45,22 @@ def layer(shape: Shape, group: Group, kernel: KernelSpec | None, level: LevelSpe
         level=level,
         padding=shape.padding,
         bias=False,
-    )
+    ).to(device())
 
 
 def _input(shape: Shape, conv: LiftConv2d | GroupConv2d, weighted: bool) -> tuple[Tensor, Tensor | None]:
     count = () if shape.lift else (conv.count,)
-    values = torch.randn(shape.batch, shape.inputs, *count, shape.size, shape.size, requires_grad=True)
-    weights = torch.full((shape.batch, conv.count), 1 / conv.count, requires_grad=True) if weighted else None
+    values = torch.randn(shape.batch, shape.inputs, *count, shape.size, shape.size, device=device(), requires_grad=True)
+    weights = (
+        torch.full((shape.batch, conv.count), 1 / conv.count, device=device(), requires_grad=True) if weighted else None
+    )
     return values, weights
 
 
 def training_step(shape: Shape, conv: LiftConv2d | GroupConv2d, weighted: bool = False) -> Program:
     """Forward and backward of a layer, with gradients for input and parameters."""
     values, weights = _input(shape, conv, weighted)
-    grid = conv.group.grid()
+    grid = conv.group.grid(device=device())
     with torch.no_grad():
         example = conv(values if shape.lift else GroupFeature(values, grid, None, conv.group)).values
     target = torch.randn_like(example)
@@ -77,7 +79,7 @@ def training_step(shape: Shape, conv: LiftConv2d | GroupConv2d, weighted: bool =
 
 def expanded(conv: LiftConv2d | GroupConv2d) -> Tensor:
     """The weight that the layer's convolution would have after expansion."""
-    grid = conv.group.grid()
+    grid = conv.group.grid(device=device())
     with torch.no_grad():
         return Kernel.fold(conv.kernel, grid, None if conv.lifts else grid).clone()
 
@@ -100,7 +102,7 @@ def folded_pass(shape: Shape, conv: LiftConv2d | GroupConv2d) -> tuple[Program, 
     """Evaluation with cached kernels, and the bare `conv2d`."""
     values, _ = _input(shape, conv, weighted=False)
     fold(conv.eval())
-    grid, weight = conv.group.grid(), expanded(conv)
+    grid, weight = conv.group.grid(device=device()), expanded(conv)
     fixed = values.detach()
     feature = fixed if shape.lift else GroupFeature(fixed, grid, None, conv.group)
 

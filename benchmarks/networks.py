@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memory import peak
-from timing import Program
+from timing import Program, device
 from vpgcnn import GroupConv2d, LiftConv2d
 from vpgcnn.features import GroupFeature
 from vpgcnn.lab.networks import MODELS, ModelConfig, build
@@ -54,8 +54,9 @@ def training_program(network: str, arm: str, batch: int) -> tuple[Program, nn.Mo
     """One step: forward, both terms of the objective, backward, AdamW."""
     _, channels, classes, size = NETWORKS[network]
     torch.manual_seed(0)
-    model = build(config_of(network, arm), channels, classes).train()
-    images, labels = torch.randn(batch, channels, size, size), torch.randint(classes, (batch,))
+    model = build(config_of(network, arm), channels, classes).to(device()).train()
+    images = torch.randn(batch, channels, size, size, device=device())
+    labels = torch.randint(classes, (batch,), device=device())
     optimiser = make_optimiser(list(model.parameters()), OptimiserConfig(lr=1e-4))
 
     def step() -> None:
@@ -105,7 +106,8 @@ def bare_program(
         given = inputs[0]
         values = given if isinstance(given, Tensor) else given.values.flatten(1, 2)
         outputs = module.out_channels * module.count
-        weight = torch.randn(outputs, values.shape[1], module.kernel_size, module.kernel_size, requires_grad=True)
+        square = module.kernel_size, module.kernel_size
+        weight = torch.randn(outputs, values.shape[1], *square, device=device(), requires_grad=True)
         leaf = values.detach().clone(memory_format=layout).requires_grad_(not module.lifts)
         calls.append((leaf, weight, module.stride, module.padding))
 

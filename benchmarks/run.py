@@ -115,13 +115,19 @@ def against_full(
         yield row(title, value, goal, "; ".join(map(str, shapes)))
 
 
-def pathwise(elements: int, batch: int) -> Iterator[Row]:
-    """Per-image kernels: ours over the materialised ones, time and memory; a tenth is the goal."""
+def pathwise_time(elements: int, batch: int) -> Iterator[Row]:
+    """Per-image kernels: ours over the materialised ones; a tenth is the goal."""
     shapes = f"{batch}×64→64, {elements} elements, 8², k7 p0, training step"
     ours, materialised = programs(elements, batch)
     yield row(
         f"pathwise over materialised, time, n={elements}", ratio(ours, materialised, seconds=0, least=3), 0.1, shapes
     )
+
+
+def pathwise(elements: int, batch: int) -> Iterator[Row]:
+    """Likewise in time and in memory."""
+    yield from pathwise_time(elements, batch)
+    shapes = f"{batch}×64→64, {elements} elements, 8², k7 p0, training step"
 
     def memory(which: str) -> int:
         call = [sys.executable, str(HERE / "memory.py"), which, str(elements), str(batch)]
@@ -132,15 +138,29 @@ def pathwise(elements: int, batch: int) -> Iterator[Row]:
     )
 
 
+TITLES = {"cifar": "SE(2) ResNet, n=4, CIFAR", "digits": "SE(2) net, n=8, MNIST67-180"}
+
+
 def networks(network: str, batch: int, goals: dict[str, float], seconds: float) -> Iterator[Row]:
     """A network's whole training step over the bare convolutions of its shapes, and its peak memory."""
-    title = {"cifar": "SE(2) ResNet, n=4, CIFAR", "digits": "SE(2) net, n=8, MNIST67-180"}[network]
+    yield from training_steps(network, batch, goals, seconds)
+    yield from peak_memory(network, batch, goals)
+
+
+def training_steps(network: str, batch: int, goals: dict[str, float], seconds: float) -> Iterator[Row]:
+    """A network's whole training step over the bare convolutions of its shapes."""
+    title = TITLES[network]
     bare, shapes = bare_program(network, batch)
     for arm, goal in goals.items():
         step, *_ = training_program(network, arm, batch)
         value = ratio(step, bare, seconds=seconds, least=2 if network == "cifar" else 7)
         yield row(f"training step over bare convolutions, {title}: {arm}", value, goal, shapes)
         del step
+
+
+def peak_memory(network: str, batch: int, goals: dict[str, float]) -> Iterator[Row]:
+    """The largest resident size of processes that train a network, over that of the full one."""
+    title = TITLES[network]
 
     def memory(arm: str) -> float:
         """The median of five processes: what an allocator keeps differs from run to run."""
@@ -189,6 +209,12 @@ def compiled(network: str, batch: int, seconds: float) -> Iterator[Row]:
         yield row(f"torch.compile over without, {network}, variational: {what}", value, None, f"batch {batch}")
 
 
+GOALS = {
+    "cifar": {"full": 1.05, "shared": 1.05, "variational": 1.05, "reparametrized": 2.0},
+    "digits": {"full": 1.1, "shared": 1.1, "variational": 1.1, "reparametrized": 2.0},
+}
+
+
 def sections(seconds: float) -> dict[str, Callable[[], Iterator[Row]]]:
     """Every measurement by name."""
     return {
@@ -216,12 +242,8 @@ def sections(seconds: float) -> dict[str, Callable[[], Iterator[Row]]]:
         "vp-resnet": lambda: against_full(
             "VP over Full, hue m=3, ResNet18", Hue(3), SEPARABLE, RESNET[:4], 1.05, seconds
         ),
-        "net-cifar": lambda: networks(
-            "cifar", 64, {"full": 1.05, "shared": 1.05, "variational": 1.05, "reparametrized": 2.0}, seconds
-        ),
-        "net-digits": lambda: networks(
-            "digits", 64, {"full": 1.1, "shared": 1.1, "variational": 1.1, "reparametrized": 2.0}, 5 * seconds
-        ),
+        "net-cifar": lambda: networks("cifar", 64, GOALS["cifar"], seconds),
+        "net-digits": lambda: networks("digits", 64, GOALS["digits"], 5 * seconds),
         "net-color-cnn": lambda: color_networks("color-cnn", 1.15, 4 * seconds),
         "net-color-resnet": lambda: color_networks("color-resnet", 0.7, 10 * seconds),
         "export": lambda: exported.rows(seconds),
@@ -233,6 +255,13 @@ def sections(seconds: float) -> dict[str, Callable[[], Iterator[Row]]]:
         "compile-color-resnet": lambda: compiled("color-resnet", 16, seconds),
         "vp-se2": lambda: against_full("VP over Full, SE(2) n=4, CIFAR", SO2(4), None, CIFAR[-2:], 1.05, seconds),
     }
+
+
+def show(result: Row) -> None:
+    """Print a row."""
+    verdict = {True: "met", False: "NOT met", None: ""}[result.met]
+    goal = "" if result.goal is None else f"goal ≤ {result.goal:g}"
+    print(f"{result.ratio:7.3f}  {goal:12} {verdict:8} {result.name}", flush=True)
 
 
 def main() -> None:
@@ -253,9 +282,7 @@ def main() -> None:
         rows = {old["name"]: old for old in json.loads(options.out.read_text())}
     for name in options.only or chosen:
         for result in chosen[name]():
-            verdict = {True: "met", False: "NOT met", None: ""}[result.met]
-            goal = "" if result.goal is None else f"goal ≤ {result.goal:g}"
-            print(f"{result.ratio:7.3f}  {goal:12} {verdict:8} {result.name}", flush=True)
+            show(result)
             rows[result.name] = asdict(result)
             options.out.parent.mkdir(parents=True, exist_ok=True)
             write(options.out, json.dumps(list(rows.values()), indent=1, ensure_ascii=False) + "\n")

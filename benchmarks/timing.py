@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import statistics
 import time
@@ -12,6 +13,22 @@ from pathlib import Path
 import torch
 
 Program = Callable[[], object]
+_DEVICE = [torch.device("cpu")]
+
+
+def device() -> torch.device:
+    """Where programs are run."""
+    return _DEVICE[0]
+
+
+def dry() -> bool:
+    """Whether programs are run once, on tensors without numbers, and not timed."""
+    return device().type == "meta"
+
+
+def run_on(where: torch.device) -> None:
+    """Choose where programs that are made from now on are run."""
+    _DEVICE[0] = where
 
 
 @dataclass(frozen=True)
@@ -34,7 +51,9 @@ def row(name: str, ratio: float, goal: float | None, shapes: str) -> Row:
 
 
 def cpu_name() -> str:
-    """The processor's own name, with the number of threads in use."""
+    """The name of the GPU in use, or the processor's own name with the number of threads in use."""
+    if device().type != "cpu":
+        return torch.cuda.get_device_name(device()) if device().type == "cuda" else device().type
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
@@ -42,17 +61,27 @@ def cpu_name() -> str:
 
 
 def clock(program: Program) -> float:
-    """Seconds that one run takes."""
+    """Seconds that one run takes, until its device has done all of it."""
     start = time.perf_counter()
     program()
+    finish()
     return time.perf_counter() - start
+
+
+def finish() -> None:
+    """Wait until the GPU in use has done what it was given."""
+    if device().type not in ("cpu", "meta"):
+        torch.accelerator.synchronize()
 
 
 def ratio(contender: Program, baseline: Program, *, seconds: float = 4.0, least: int = 7) -> float:
     """Time of `contender` over time of `baseline`: the median over rounds of a, b, b, a."""
-    for _ in range(2 if least > 3 else 1):
+    for _ in range(2 if least > 3 and not dry() else 1):
         contender()
         baseline()
+    if dry():
+        return math.nan
+    finish()
     ratios: list[float] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(ratios) < least:

@@ -101,8 +101,8 @@ def load() -> tuple[Any, Any]:
                 operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
             _KEPT.append(operators)
     logging.getLogger("timm").setLevel(logging.ERROR)
-    import timm  # type: ignore[import-not-found, unused-ignore]
-    import torchvision  # type: ignore[import-not-found, unused-ignore]
+    import timm
+    import torchvision
 
     return torchvision, timm
 
