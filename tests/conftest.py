@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,13 @@ from hypothesis import settings
 torch.set_num_threads(1)  # the suite runs one process for each core
 settings.register_profile("default", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("default")
+
+if importlib.util.find_spec("torchvision"):
+    # `make foreign` installs torchvision without its compiled operators; it, and whatever imports it, asks for these two.
+    OPERATORS = torch.library.Library("torchvision", "FRAGMENT")
+    for name in ("nms", "qnms"):
+        if not hasattr(torch.ops.torchvision, name):
+            OPERATORS.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> None:

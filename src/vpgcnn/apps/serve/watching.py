@@ -158,7 +158,7 @@ class Watcher:
         step, steps, seconds = last.get("step"), last.get("steps"), last.get("seconds")
         if seconds is not None:
             found.append((in_time(seconds), "so far"))
-        if step and steps and seconds and not result:
+        if step and steps and seconds is not None and not result:
             found.append((in_time(seconds / step * (steps - step)), "left"))
         memory = [line["memory"] for line in epochs if "memory" in line]
         if memory:
