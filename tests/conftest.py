@@ -15,7 +15,7 @@ settings.register_profile("default", deadline=None, max_examples=40, derandomize
 settings.load_profile("default")
 
 if importlib.util.find_spec("torchvision"):
-    # `make foreign` installs torchvision without its compiled operators; it, and whatever imports it, asks for these two.
+    # `make foreign` installs torchvision without its compiled operators; whatever imports it asks for these two.
     OPERATORS = torch.library.Library("torchvision", "FRAGMENT")
     for name in ("nms", "qnms"):
         if not hasattr(torch.ops.torchvision, name):
