@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from vpgcnn.apps import cli
+from vpgcnn.errors import UserError
 from vpgcnn.lab.diagnosis.look import Finding, look
 from vpgcnn.lab.diagnosis.look_words import verdict
 
@@ -62,7 +63,7 @@ def test_what_carries_the_class_is_left_alone_and_what_is_spread_is_used(tmp_pat
     assert (found["rotation"].spreading, found["rotation"].carrying) == ("spread", "no")
     assert advice["rotation"] == "full"
     assert "--group rotation" in command
-    assert "--model.level full" in command
+    assert "--model.level" not in command  # a level for each image, as `vpgcnn train FOLDER` takes
 
 
 def test_images_at_one_place_can_have_a_level_and_cannot_show_that_they_need_none(tmp_path: Path) -> None:
@@ -181,6 +182,30 @@ def test_labels_without_meaning_are_not_explained(tmp_path: Path) -> None:
     assert set(advice.values()) == {"unknown"}
 
 
+def test_what_cannot_be_said_is_no_reason_for_a_symmetry(tmp_path: Path) -> None:
+    """Left and right look alike in most pictures, so mirroring would be the first guess where nothing is known."""
+    found = look(folder(tmp_path / "photos", by_hue, 48))
+    unclear = tuple(replace(each, spreading="unclear", carrying="unclear", twins=()) for each in found.findings)
+    said = verdict(replace(found, findings=unclear))
+    assert all("too few images to say" in headline for headline in said.headlines.values())
+    assert said.group == "none"
+    assert "--group none" in said.command
+    assert said.reason.startswith("Nothing speaks for a symmetry yet: begin with an ordinary network.")
+    assert "rotated (--group rotation) or in other hues (--group hue)" in said.reason
+    known = (replace(unclear[0], carrying="no"), *unclear[1:])
+    assert verdict(replace(found, findings=known)).group == "rotation"
+
+
+def test_a_folder_whose_images_are_not_clear_is_refused_with_a_hint(tmp_path: Path) -> None:
+    folder(tmp_path / "one" / "two" / "photos", by_hue, 6)
+    with pytest.raises(UserError, match=r"did you mean .*photos\?"):
+        look(tmp_path / "one")
+    folder(tmp_path / "other" / "loose", lambda *_: ("", 0, 0), 3)
+    folder(tmp_path / "other" / "photos", by_hue, 6)
+    with pytest.raises(UserError, match=r"found 1; did you mean .*photos\?"):
+        look(tmp_path / "other")  # and does not answer about the folder "loose"
+
+
 def test_grey_images_are_not_asked_about_hue(tmp_path: Path) -> None:
     photos = folder(tmp_path, by_hue, 40)
     for path in photos.rglob("*.png"):
@@ -195,6 +220,8 @@ def test_grey_images_are_not_asked_about_hue(tmp_path: Path) -> None:
     [
         (["missing"], "there is no folder missing"),
         (["empty"], "empty needs a folder of images"),
+        (["text/a.png"], "text/a.png is a single file: give the folder of the images, or an .npz file"),
+        (["missing.npz"], "there is no folder missing.npz"),
         (["empty", "--limit", "0"], "--limit must be at least 1, got 0"),
         (["empty", "--out", "file"], "cannot write to file"),
         (["text"], "no image in text can be read"),

@@ -60,6 +60,8 @@ def test_it_chooses_what_look_begins_with_and_says_the_same(tmp_path: Path, kind
     photos = folder(tmp_path, kind, (each, each, each))
     said, found = verdict(look(photos)), suggest(photos)
     assert found.symmetry == said.group
+    assert any(line.startswith(said.reason) for line in found.messages)  # the same, for the same reason
+    assert "--model.level" not in shlex.split(said.command)
     assert [f"{headline}." for headline in said.headlines.values()] == list(found.messages[1:4])
     words = shlex.split(said.command)
     if said.group == "mirror":

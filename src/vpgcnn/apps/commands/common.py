@@ -7,6 +7,7 @@ import difflib
 import json
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -58,8 +59,13 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """As in argparse, but strict parsers refuse what they do not know."""
-        found, rest = super().parse_known_args(args, namespace)
+        """As in argparse, but strict parsers refuse what they do not know, and "-3%" is a value, not an option."""
+        words = list(sys.argv[1:] if args is None else args)
+        for place in reversed(range(1, len(words))):
+            odd = re.match(r"-\.?\d", words[place]) and not re.fullmatch(r"-\d+|-\d*\.\d+", words[place])
+            if odd and re.fullmatch(r"--[\w-]+", words[place - 1]):  # argparse knows plain numbers
+                words[place - 1 : place + 1] = [f"{words[place - 1]}={words[place]}"]
+        found, rest = super().parse_known_args(words, namespace)
         if rest and self.strict:
             name = rest[0].partition("=")[0]
             if not name.startswith("-"):
@@ -70,6 +76,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise a `UsageError` instead of printing the usage."""
+        message = message.removeprefix("argument ")
         wrong = re.fullmatch(r"(?:argument )?(.*): invalid choice: '(.*)' \(choose from (.*)\)", message)
         if wrong:
             choices = [choice.strip("' ") for choice in wrong[3].split(",")]

@@ -20,6 +20,7 @@ from vpgcnn.lab.pixels import HEIC, HEIC_ADVICE, suffixes
 __all__ = [
     "class_names",
     "find_parts",
+    "folders_in",
     "image_files",
     "load_arrays",
     "load_folder",
@@ -195,7 +196,7 @@ def class_names(folder: Path) -> tuple[str, ...]:
         if heic:
             outside += f", and {_count(heic, 'HEIC file')}, which cannot be read: {HEIC_ADVICE.format('them')}"
         raise UserError(
-            f"{folder} needs a folder of images for each of at least 2 classes ({folder.name}/CLASS/*.jpg), "
+            f"{folder} needs a folder of images for each of at least 2 classes ({folder.resolve().name}/CLASS/*.jpg), "
             f"found {len(names)}{outside}{_deeper(folder)}"
         )
     return tuple(names)
@@ -203,18 +204,25 @@ def class_names(folder: Path) -> tuple[str, ...]:
 
 def _deeper(folder: Path) -> str:
     """A hint at folders of classes further down: where they are, or that each class has folders of its own."""
-    inner = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in IGNORED)
+    level = folders_in(folder)
     try:
-        below = {path: [each for each in sorted(path.iterdir()) if image_files(each)] for path in inner}
+        for depth in ("one folder", "two folders"):
+            below = {path: [each for each in folders_in(path) if image_files(each)] for path in level}
+            found = [path for path, classes in below.items() if classes]
+            if len(found) == 1 and len(below[found[0]]) > 1:
+                return f"; did you mean {found[0]}?"
+            if found:
+                example = image_files(below[found[0]][0])[0].relative_to(folder)
+                return f"; its images are {depth} too deep, such as {example}"
+            level = [each for path in level for each in folders_in(path)]
     except OSError:
         return ""
-    found = [path for path, classes in below.items() if classes]
-    if len(found) == 1 and len(below[found[0]]) > 1:
-        return f"; did you mean {found[0]}?"
-    if found:
-        example = image_files(below[found[0]][0])[0].relative_to(folder)
-        return f"; its images are one folder too deep, such as {example}"
     return ""
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """Return the folders directly in a folder, sorted, without those that other programs create."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in IGNORED)
 
 
 def passed_over(folder: Path) -> str:
