@@ -86,8 +86,8 @@ def test_any_network_is_converted_with_its_weights(code: Path, capsys: pytest.Ca
     printed = capsys.readouterr().out
     assert "logits differ by at most" in printed
     assert "times the original's" in printed
-    assert "windows start at θ = 0.33 for every image" in printed
-    assert "vpgcnn --use my_nets.py train RECIPE --start" in printed
+    assert "windows start at θ = 0.33 for every image, which is the identity alone (1 of 3 elements)" in printed
+    assert "vpgcnn --use my_nets.py train FOLDER --start" in printed
     plugins.load_plugin(code)
     network, card = load_model(out)
     assert card.classes == ("bright", "dark")
@@ -166,6 +166,10 @@ def test_later_commands_take_it(
         ),
         (["my_nets:small", "--hues", "3", "--size", "32", "--classes", "my_nets.py"], "names, but my_nets:small has 2"),
         (["my_nets:small", "--hues", "3", "--size", "32", "--classes", "empty.txt"], "empty.txt has 0 names, but"),
+        (
+            ["my_nets:small", "--hues", "3", "--size", "48", "192"],
+            "commands take square images, got --size 48 192: in Py",
+        ),
         (["my_nets:noconv", "--hues", "3", "--size", "32"], "there is no convolution (nn.Conv2d) to convert"),
         (["my_nets:small", "--hues", "3", "--mean", "0.5", "0.5"], "--mean takes one number or 3"),
         (["my_nets:small", "--hues", "3", "--std", "0"], "--std must be above 0, got 0\n"),

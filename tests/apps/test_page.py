@@ -23,6 +23,8 @@ from vpgcnn.apps.serve.app import make_app
 from vpgcnn.apps.serve.inspector import Inspector, open_networks
 from vpgcnn.kernels import Table
 from vpgcnn.lab.config_io import to_json
+from vpgcnn.lab.report.look import page as look_page
+from vpgcnn.lab.report.tuning import tuning_page
 from vpgcnn.lab.training.checkpoint import load_model, save_model
 from vpgcnn.lab.training.tuning import TUNED, Point, Tuning
 from vpgcnn.levels import set_dial
@@ -419,6 +421,29 @@ def test_a_hue_run_and_a_rotation_run_side_by_side(desktop: Any, tmp_path: Path)
         assert again.bars() == page.bars()
         again.close()
         page.close()
+
+
+def test_charts_of_reports_fit_a_phone(browser: Any, tmp_path: Path) -> None:
+    """With their titles: a chart that scrolls sideways cuts them."""
+    told = {"told": {"at": [0.9] * 12}, "twins": []}
+    said = {"headlines": {}, "reason": "", "command": "", "sentences": {"rotation": []}}
+    found = {"verdict": said, "images": 3, "skipped": {}, "of": 3, "classes": [], "folder": "photos"}
+    pages = {
+        "look": look_page(found | {"changes": {"rotation": told}}, [], ""),
+        "tuning": tuning_page([-1, 0], [0.9, 0.9], [0.1, 0.5], chosen=0, promise="", images=9),
+    }
+    context = browser.new_context(viewport={"width": 390, "height": 800})
+    for name, html in pages.items():
+        (tmp_path / f"{name}.html").write_text(html, encoding="utf-8")
+        tab = context.new_page()
+        tab.goto((tmp_path / f"{name}.html").as_uri())
+        ends = tab.evaluate(
+            "[...document.querySelectorAll('svg text')].map(text => text.getBoundingClientRect().right)"
+        )
+        assert len(ends) > 5
+        assert max(ends) <= 390
+        tab.close()
+    context.close()
 
 
 def test_a_network_of_mirrors_offers_the_mirror(desktop: Any, tmp_path: Path) -> None:
