@@ -61,11 +61,46 @@ def test_help_teaches_every_command() -> None:
 
 
 def test_every_setting_is_listed_with_its_value() -> None:
-    result = vpgcnn("train", "cifar10-se2", "--preset", "paper", "--help")
+    result = vpgcnn("train", "cifar10-se2", "--preset", "paper", "--help-all")
     assert result.returncode == 0
     for words in ("--model.level", "--objective.peak", "(default: 300)", "--level-optimiser.lr", "--resume"):
         assert words in result.stdout
-    assert "--objective.tolerance" in vpgcnn("train", "cifar10-se2", "--objective", "dual", "--help").stdout
+    assert "--objective.tolerance" in vpgcnn("train", "cifar10-se2", "--objective", "dual", "--help-all").stdout
+
+
+def test_help_of_a_recipe_fits_a_screen_or_two_and_leads_to_the_rest() -> None:
+    whole = vpgcnn("train", "cifar10-se2", "--preset", "paper", "--help-all").stdout
+    short = vpgcnn("train", "cifar10-se2", "--preset", "paper", "--help")
+    assert short.returncode == 0
+    assert len(short.stdout.splitlines()) < 60 < 200 < len(whole.splitlines())
+    for words in ("--epochs INT", "(default: 300)", "--model.level LEVEL", "--optimiser.lr FLOAT", "--help-all"):
+        assert words in short.stdout
+    assert "--augmenter.held" in whole
+    assert "--augmenter.held" not in short.stdout
+    assert "augmenter.* (" in short.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--epochs", "x"], "--epochs takes a whole number, got 'x'"),
+        (["--optimiser.lr", "fast"], "--optimiser.lr takes a number, got 'fast'"),
+        (["--model.widths", "a", "b"], "--model.widths does not take 'a', 'b'"),
+        (["--seed"], "--seed needs a value"),
+        (["--data.augment", "shifts"], "--data.augment: unknown value 'shifts': did you mean shift?"),
+        (["--device", "cuda"], "--device: unknown value 'cuda': choose from auto, cpu"),
+        (["--objective.peak", "1"], "--objective.peak does not belong to this network or objective"),
+        (["5"], "unexpected argument '5'"),
+        (["--seed", "-1"], "seed must be a whole number from 0 to 2⁶³ − 1, got -1"),
+        (["--data.seed", "-1"], "data.seed must be a whole number from 0 to 2⁶³ − 1, got -1"),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_gets_a_sentence_for_people(words: list[str], sentence: str, tmp_path: Path) -> None:
+    result = vpgcnn("train", "mnist67-180", *words, "--data.source", "embedded", "--out", tmp_path / "run")
+    assert result.returncode in (1, 2)
+    assert result.stderr.removesuffix(" (see `vpgcnn train mnist67-180 --help`)\n").strip() == f"vpgcnn: {sentence}"
+    assert not (tmp_path / "run").exists()
 
 
 # ------------------------------------------------------------ processes

@@ -31,6 +31,11 @@ def small():
 def number():
     return 3
 
+def broken():
+    net = small()
+    nn.init.constant_(net[0].weight, float("nan"))
+    return net
+
 def noconv():
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 2))
 
@@ -170,6 +175,11 @@ def test_later_commands_take_it(
             ["my_nets:small", "--hues", "3", "--size", "48", "192"],
             "commands take square images, got --size 48 192: in Py",
         ),
+        (
+            ["my_nets:broken", "--hues", "3", "--size", "32"],
+            "the weights of the network are not all finite numbers: 0",
+        ),
+        (["my_nets:small", "--hues", "3", "--out", "empty.txt/net.safetensors"], "empty.txt is not a writable folder"),
         (["my_nets:noconv", "--hues", "3", "--size", "32"], "there is no convolution (nn.Conv2d) to convert"),
         (["my_nets:small", "--hues", "3", "--mean", "0.5", "0.5"], "--mean takes one number or 3"),
         (["my_nets:small", "--hues", "3", "--std", "0"], "--std must be above 0, got 0\n"),

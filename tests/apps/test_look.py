@@ -96,7 +96,6 @@ def test_the_command_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_every_command_that_can_be_advised_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from vpgcnn import Dihedral, Hue, Product
-    from vpgcnn.lab.diagnosis.look_words import MIRROR
     from vpgcnn.lab.networks import build
 
     photos = folder(tmp_path / "photos", by_hue, 12)
@@ -111,7 +110,7 @@ def test_every_command_that_can_be_advised_is_understood(tmp_path: Path, monkeyp
     for words in (
         ["--group", "both", "--model.level", "full"],
         ["--group", "hue"],
-        ["--group", "rotation", *MIRROR, "--model.level", "full"],
+        ["--group", "mirror", "--model.level", "full"],
     ):
         out = str(tmp_path / "-".join(words))
         assert cli.main(["train", str(photos), *words, "--data.augment", "shift", "--json", "--out", out]) == 0
@@ -222,6 +221,8 @@ def test_grey_images_are_not_asked_about_hue(tmp_path: Path) -> None:
         (["empty"], "empty needs a folder of images"),
         (["text/a.png"], "text/a.png is a single file: give the folder of the images, or an .npz file"),
         (["missing.npz"], "there is no folder missing.npz"),
+        (["bad.npz"], "cannot read arrays from bad.npz: it is damaged, not an .npz file, or holds objects"),
+        (["empty", "--limit", "1e3"], "--limit takes a whole number, got '1e3'"),
         (["empty", "--limit", "0"], "--limit must be at least 1, got 0"),
         (["empty", "--out", "file"], "cannot write to file"),
         (["text"], "no image in text can be read"),
@@ -234,6 +235,7 @@ def test_bad_input_gets_one_sentence(
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     Path("file").touch()
+    Path("bad.npz").write_bytes(b"PK123")
     Path("text").mkdir()
     Path("text/a.png").write_text("no image")
     assert cli.main(["look", *words]) != 0

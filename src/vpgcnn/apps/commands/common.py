@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import os
 import re
 import shlex
 import sys
@@ -21,6 +22,7 @@ __all__ = [
     "BadSpecError",
     "CommandParser",
     "UsageError",
+    "check_file",
     "closest",
     "command_line",
     "data_dir_option",
@@ -77,6 +79,8 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise a `UsageError` instead of printing the usage."""
         message = message.removeprefix("argument ")
+        message = re.sub(r": invalid int value: ", " takes a whole number, got ", message)
+        message = re.sub(r": invalid float value: ", " takes a number, got ", message)
         wrong = re.fullmatch(r"(?:argument )?(.*): invalid choice: '(.*)' \(choose from (.*)\)", message)
         if wrong:
             choices = [choice.strip("' ") for choice in wrong[3].split(",")]
@@ -120,6 +124,15 @@ def data_dir_option(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--data-dir", type=Path, help="directory of the published files (default: $VPGCNN_DATA, or your cache)"
     )
+
+
+def check_file(path: Path) -> None:
+    """Refuse a file that cannot be written before the work starts, not after it."""
+    there = next(each for each in path.absolute().parents if each.exists())
+    if path.is_dir():
+        raise UserError(f"cannot write {path}: it is a folder")
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise UserError(f"cannot write {path}: {there} is not a writable folder")
 
 
 def print_json(data: Any) -> None:

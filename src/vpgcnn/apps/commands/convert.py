@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vpgcnn.apps.commands.common import data_dir_option, parser
+from vpgcnn.apps.commands.common import check_file, data_dir_option, parser
 from vpgcnn.errors import UserError
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ def main(arguments: list[str]) -> int:
     target = options.out or weights.parent / "converted.safetensors"
     if target.suffix != ".safetensors":
         raise UserError(f"--out must end in .safetensors, got {target.name!r}")
+    check_file(target)
     if function:
         return _convert_function(function, target, options)
     card = _foreign_card(options.config) if options.config else read_card(weights)

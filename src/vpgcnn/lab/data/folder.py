@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -67,6 +68,7 @@ def load_folder(config: DataConfig, folder: Path) -> Dataset:
             few = [image for path, _ in paths[:50] if isinstance(image := _try_to_read(path), Tensor)]
             few = few or [next((im for path, _ in paths if isinstance(im := _try_to_read(path), Tensor)), EMPTY)]
             size, channels = size or int(few[0].shape[-1]), channels or max(image.shape[0] for image in few)
+        _check_memory(folder, total + len(paths), channels, size)
         with ThreadPoolExecutor(8) as pool:
             read_one = partial(_try_to_read, size=size, channels=channels)
             images = list(pool.map(read_one, [path for path, _ in paths]))
@@ -102,6 +104,20 @@ def load_folder(config: DataConfig, folder: Path) -> Dataset:
     if inner:
         notes.append(inner)
     return _split_missing_parts(str(folder), classes, read, tuple(notes), config)
+
+
+def _check_memory(folder: Path, images: int, channels: int, size: int) -> None:
+    """Refuse images that do not fit the machine, before they fill it."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # Windows does not say
+        return
+    needed = images * channels * size * size
+    if needed > memory:
+        raise UserError(
+            f"{images:,} images of {folder} at {size}×{size} pixels need {needed / 2**30:,.0f} GB of memory, and this "
+            f"machine has {memory / 2**30:,.0f}: choose a smaller --data.size"
+        )
 
 
 EMPTY = torch.zeros(1, 1, 1, dtype=torch.uint8)
@@ -285,7 +301,9 @@ def load_arrays(config: DataConfig, path: Path) -> Dataset:
     except UserError:
         raise
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise UserError(f"cannot read arrays from {path}: {error}") from error
+        damaged = "pickle" in str(error)  # which numpy takes any other file for
+        reason = "it is damaged, not an .npz file, or holds objects instead of numbers" if damaged else error
+        raise UserError(f"cannot read arrays from {path}: {reason}") from error
     read: dict[str, Split] = {}
     for part, prefix in (("train", ""), ("validation", "validation_"), ("test", "test_")):
         images, labels = arrays.get(f"{prefix}images"), arrays.get(f"{prefix}labels")

@@ -29,7 +29,6 @@ COME: dict[Circle, tuple[str, str, str]] = {
 }
 MOVED: dict[Circle, str] = {"rotation": "rotated", "hue": "in other hues", "mirror": "mirrored"}
 NAMES: dict[Beginning, str] = {"rotation": "rotation", "hue": "hue", "both": "rotation and hue", "mirror": "mirroring"}
-MIRROR = ["--model.group", "Dihedral(1)", "--model.kernel", "Table()"]
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,8 @@ def _spread(found: Finding) -> str:
     """Are the pictures spread?"""
     copy = COPY[found.change]
     if found.spreading == "few":
-        return f"{len(found.images)} images are too few to say anything; about {found.needed} would do."
+        some = "1 image is" if len(found.images) == 1 else f"{len(found.images)} images are"
+        return f"{some} too few to say anything; about {found.needed} would do."
     if found.spreading == "grey":
         return f"Only {len(found.images)} images have a colour: there is no hue to ask about."
     if found.spreading == "noise":
@@ -251,7 +251,6 @@ def _command(
         if moved:
             note = f" If pictures will come {' or '.join(moved)}, let a level for each image decide.{note}"
         return shlex.join([*words, "--group", "none", *keep, *out]), f"{reason}: begin with an ordinary network.{note}"
-    built = ["--group", "rotation", *MIRROR] if group == "mirror" else ["--group", group]
     reason = f"Begin with {NAMES[group]} and a level for each image, which decides how much of it."
     if full:
         reason += (
@@ -261,7 +260,7 @@ def _command(
         note = (
             " Training already mirrors images at random if they have 48 pixels or more, which is enough to begin with."
         )
-    return shlex.join([*words, *built, *keep, *out]), f"{reason}{note}"
+    return shlex.join([*words, "--group", group, *keep, *out]), f"{reason}{note}"
 
 
 def _told(found: Look, change: Circle) -> float:
