@@ -114,6 +114,19 @@ def test_a_process_ends_with_the_exit_code(tmp_path: Path) -> None:
     assert f"there is no data directory {tmp_path / 'no'} (from VPGCNN_DATA)" in assert_one_sentence(result, 1)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_output_that_cannot_be_written_gets_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["--help"], ["models", "--help"], ["datasets"]):
+        with Path("/dev/full").open("w") as full, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", full)
+            assert main(words) == 1
+        assert capsys.readouterr().err == "vpgcnn: cannot write the output: No space left on device\n"
+    monkeypatch.setattr(sys, "stdout", None)  # as after `vpgcnn datasets >&-`
+    assert main(["datasets"]) == 0
+
+
 def test_a_closed_pipe_is_no_error() -> None:
     line = f"{sys.executable} -m vpgcnn datasets --json | head -1"
     result = subprocess.run(["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True, check=False)

@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
         entries = []
         for title, inside in (("In the paper", True), ("Not in the paper", False)):
             names = [name for name in REPRODUCTIONS if (name in IN_PAPER) == inside]
-            entries += [title, *(listing(name, options.preset, options.results, arms=False) for name in names), ""]
+            entries += [title, *(listing(name, options.preset, options.results, short=True) for name in names), ""]
         print("\n".join(entries))  # noqa: T201
         print("`vpgcnn reproduce NAME --list` lists the arms and seeds of one of them.")  # noqa: T201
         if not any(" minutes for " in entry for entry in entries):
