@@ -140,6 +140,7 @@ def test_later_commands_take_it(
     capsys.readouterr()
     assert cli.main([*use, "train", "--data", str(photos), "--start", str(out), *words]) == 0
     printed = capsys.readouterr().out
+    assert f"network: {code}:small on Hue(3), a level for each image" in printed
     assert "32 × 32 pixels" in printed  # the size that the network was converted for; the pictures are smaller
     advised = shlex.split(printed.rpartition("inspect it with: ")[2])
     assert advised == ["vpgcnn", *use, "evaluate", str(run)]
