@@ -91,6 +91,10 @@ def test_help_of_a_recipe_fits_a_screen_or_two_and_leads_to_the_rest() -> None:
         (["--device", "cuda"], "--device: unknown value 'cuda': choose from auto, cpu"),
         (["--objective.peak", "1"], "--objective.peak does not belong to this network or objective"),
         (["5"], "unexpected argument '5'"),
+        (
+            ["--model.group", "none", "--model.level", "shared"],
+            "--model.level has no effect on a network without a group: leave it out, or choose a group",
+        ),
         (["--seed", "-1"], "seed must be a whole number from 0 to 2⁶³ − 1, got -1"),
         (["--data.seed", "-1"], "data.seed must be a whole number from 0 to 2⁶³ − 1, got -1"),
     ],

@@ -92,6 +92,11 @@ def main(arguments: list[str]) -> int:
     if options.data is not None and not any(word in HELPS for word in rest):
         _check_first(rest, program, out, options)
     config = _config(_default(options, rest, out), rest, program)
+    if any(word.startswith("--model.level") for word in rest) and not config.model.level.is_full:
+        from vpgcnn.lab.networks import symmetry
+
+        if symmetry(config.model) == "none":
+            raise UserError("--model.level has no effect on a network without a group: leave it out, or choose a group")
     if options.data is not None and not options.json and config.epochs > 0:
         print(f"{plural(config.epochs, 'epoch')}, batch size {config.batch_size}, augmentation {config.data.augment}")  # noqa: T201
     from vpgcnn.lab.training.loop import Interrupted, train
