@@ -195,7 +195,9 @@ def test_what_cannot_be_said_is_no_reason_for_a_symmetry(tmp_path: Path) -> None
     assert verdict(replace(found, findings=known)).group == "rotation"
 
 
-def test_a_folder_whose_images_are_not_clear_is_refused_with_a_hint(tmp_path: Path) -> None:
+def test_a_folder_whose_images_are_not_clear_is_refused_with_a_hint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder(tmp_path / "one" / "two" / "photos", by_hue, 6)
     with pytest.raises(UserError, match=r"did you mean .*photos\?"):
         look(tmp_path / "one")
@@ -203,6 +205,12 @@ def test_a_folder_whose_images_are_not_clear_is_refused_with_a_hint(tmp_path: Pa
     folder(tmp_path / "other" / "photos", by_hue, 6)
     with pytest.raises(UserError, match=r"found 1; did you mean .*photos\?"):
         look(tmp_path / "other")  # and does not answer about the folder "loose"
+    folder(tmp_path / "snapshots", lambda *_: ("", 0, 0), 3)
+    folder(tmp_path / "snapshots" / "raw", lambda *_: ("", 0, 0), 2)
+    assert cli.main(["look", str(tmp_path / "snapshots"), "--out", str(tmp_path / "look")]) == 0
+    said = capsys.readouterr()
+    assert "looked at 3 images without classes" in said.out
+    assert "passed over 1 folder beside the images, which have no class: raw" in said.err
 
 
 def test_grey_images_are_not_asked_about_hue(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ def _listed(folder: Path) -> ImageFolder:
     except UserError:
         inner = [path for path in folders_in(where) if image_files(path) or any(map(image_files, folders_in(path)))]
         loose = image_files(where) or (image_files(inner[0]) if len(inner) == 1 else [])
-        if not loose or len(inner) > 1 or (inner and image_files(where)):  # which images are meant is not clear
+        if not loose:  # or which images are meant is not clear
             raise
         return ImageFolder(where, (), loose, [0] * len(loose))
     pairs = [(path, label) for label, name in enumerate(classes) for path in image_files(where / name)]
