@@ -61,11 +61,50 @@ def test_help_teaches_every_command() -> None:
 
 
 def test_every_setting_is_listed_with_its_value() -> None:
-    result = vpgcnn("train", "cifar10-se2", "--preset", "paper", "--help")
+    result = vpgcnn("train", "cifar10-se2", "--preset", "paper", "--help-all")
     assert result.returncode == 0
     for words in ("--model.level", "--objective.peak", "(default: 300)", "--level-optimiser.lr", "--resume"):
         assert words in result.stdout
-    assert "--objective.tolerance" in vpgcnn("train", "cifar10-se2", "--objective", "dual", "--help").stdout
+    assert "--objective.tolerance" in vpgcnn("train", "cifar10-se2", "--objective", "dual", "--help-all").stdout
+
+
+def test_help_of_a_recipe_fits_a_screen_or_two_and_leads_to_the_rest() -> None:
+    whole = vpgcnn("train", "cifar10-se2", "--preset", "paper", "--help-all").stdout
+    short = vpgcnn("train", "cifar10-se2", "--preset", "paper", "--help")
+    assert short.returncode == 0
+    assert len(short.stdout.splitlines()) < 60 < 200 < len(whole.splitlines())
+    for words in ("--epochs INT", "(default: 300)", "--model.level LEVEL", "--optimiser.lr FLOAT", "--help-all"):
+        assert words in short.stdout
+    assert "--augmenter.held" in whole
+    assert "--augmenter.held" not in short.stdout
+    assert "augmenter.* (" in short.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--epochs", "x"], "--epochs takes a whole number, got 'x'"),
+        (["--optimiser.lr", "fast"], "--optimiser.lr takes a number, got 'fast'"),
+        (["--model.widths", "a", "b"], "--model.widths does not take 'a', 'b'"),
+        (["--seed"], "--seed needs a value"),
+        (["--data.augment", "shifts"], "--data.augment: unknown value 'shifts': did you mean shift?"),
+        (["--device", "cuda"], "--device: unknown value 'cuda': choose from auto, cpu"),
+        (["--objective.peak", "1"], "--objective.peak does not belong to this network or objective"),
+        (["5"], "unexpected argument '5'"),
+        (
+            ["--model.group", "none", "--model.level", "shared"],
+            "--model.level has no effect on a network without a group: leave it out, or choose a group",
+        ),
+        (["--seed", "-1"], "seed must be a whole number from 0 to 2⁶³ − 1, got -1"),
+        (["--data.seed", "-1"], "data.seed must be a whole number from 0 to 2⁶³ − 1, got -1"),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_gets_a_sentence_for_people(words: list[str], sentence: str, tmp_path: Path) -> None:
+    result = vpgcnn("train", "mnist67-180", *words, "--data.source", "embedded", "--out", tmp_path / "run")
+    assert result.returncode in (1, 2)
+    assert result.stderr.removesuffix(" (see `vpgcnn train mnist67-180 --help`)\n").strip() == f"vpgcnn: {sentence}"
+    assert not (tmp_path / "run").exists()
 
 
 # ------------------------------------------------------------ processes
@@ -77,6 +116,19 @@ def test_a_process_ends_with_the_exit_code(tmp_path: Path) -> None:
     nowhere = {**os.environ, "VPGCNN_DATA": str(tmp_path / "no")}
     result = process("train", "colormnist-lt", "--epochs", 1, "--out", tmp_path / "r", env=nowhere)
     assert f"there is no data directory {tmp_path / 'no'} (from VPGCNN_DATA)" in assert_one_sentence(result, 1)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_output_that_cannot_be_written_gets_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["--help"], ["models", "--help"], ["datasets"]):
+        with Path("/dev/full").open("w") as full, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", full)
+            assert main(words) == 1
+        assert capsys.readouterr().err == "vpgcnn: cannot write the output: No space left on device\n"
+    monkeypatch.setattr(sys, "stdout", None)  # as after `vpgcnn datasets >&-`
+    assert main(["datasets"]) == 0
 
 
 def test_a_closed_pipe_is_no_error() -> None:

@@ -31,6 +31,11 @@ def small():
 def number():
     return 3
 
+def broken():
+    net = small()
+    nn.init.constant_(net[0].weight, float("nan"))
+    return net
+
 def noconv():
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 2))
 
@@ -86,8 +91,8 @@ def test_any_network_is_converted_with_its_weights(code: Path, capsys: pytest.Ca
     printed = capsys.readouterr().out
     assert "logits differ by at most" in printed
     assert "times the original's" in printed
-    assert "windows start at θ = 0.33 for every image" in printed
-    assert "vpgcnn --use my_nets.py train RECIPE --start" in printed
+    assert "windows start at θ = 0.33 for every image, which is the identity alone (1 of 3 elements)" in printed
+    assert "vpgcnn --use my_nets.py train FOLDER --start" in printed
     plugins.load_plugin(code)
     network, card = load_model(out)
     assert card.classes == ("bright", "dark")
@@ -135,6 +140,7 @@ def test_later_commands_take_it(
     capsys.readouterr()
     assert cli.main([*use, "train", "--data", str(photos), "--start", str(out), *words]) == 0
     printed = capsys.readouterr().out
+    assert f"network: {code}:small on Hue(3), a level for each image" in printed
     assert "32 × 32 pixels" in printed  # the size that the network was converted for; the pictures are smaller
     advised = shlex.split(printed.rpartition("inspect it with: ")[2])
     assert advised == ["vpgcnn", *use, "evaluate", str(run)]
@@ -166,6 +172,15 @@ def test_later_commands_take_it(
         ),
         (["my_nets:small", "--hues", "3", "--size", "32", "--classes", "my_nets.py"], "names, but my_nets:small has 2"),
         (["my_nets:small", "--hues", "3", "--size", "32", "--classes", "empty.txt"], "empty.txt has 0 names, but"),
+        (
+            ["my_nets:small", "--hues", "3", "--size", "48", "192"],
+            "commands take square images, got --size 48 192: in Py",
+        ),
+        (
+            ["my_nets:broken", "--hues", "3", "--size", "32"],
+            "the weights of the network are not all finite numbers: 0",
+        ),
+        (["my_nets:small", "--hues", "3", "--out", "empty.txt/net.safetensors"], "empty.txt is not a writable folder"),
         (["my_nets:noconv", "--hues", "3", "--size", "32"], "there is no convolution (nn.Conv2d) to convert"),
         (["my_nets:small", "--hues", "3", "--mean", "0.5", "0.5"], "--mean takes one number or 3"),
         (["my_nets:small", "--hues", "3", "--std", "0"], "--std must be above 0, got 0\n"),

@@ -56,8 +56,9 @@ def test_tutorials_are_run_with_fewer_steps() -> None:
         assert re.search(r"(?m)^(steps|epochs) = 1\b", program)
 
 
-def test_the_readme_prints_what_it_says() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", ["README.md", "docs/convert.md"])
+def test_the_first_program_prints_what_the_page_says(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
     code, expected = re.findall(r"```python\n(.*?)```\n```text\n(.*?)```", text, re.DOTALL)[0]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(compile(code, "block", "exec"), {"__name__": "block"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from safetensors.torch import save_file
 
 from vpgcnn.apps.hub import Pretrained
 from vpgcnn.errors import UserError
-from vpgcnn.lab.config_io import from_json, read_json, write_json
+from vpgcnn.lab.config_io import from_json, read_json, write_bytes, write_json
 from vpgcnn.lab.training.checkpoint import checksum, load_model, read_tensors, save_tensors
 from vpgcnn.lab.training.config import TrainConfig
 
@@ -212,3 +213,21 @@ def test_a_damaged_safetensors_file_is_not_called_a_pickle(tmp_path: Path) -> No
     path.write_bytes((0x280).to_bytes(8, "little") + b'{"weight":{"dtype":"F32"')
     said = vpgcnn("evaluate", path).stderr
     assert said.startswith(f"vpgcnn: {path} is damaged or not a safetensors file")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_what_is_no_file_is_written_and_not_replaced(tmp_path: Path) -> None:
+    """As root, `vpgcnn predict RUN photos --csv /dev/null` put a file in the place of the device."""
+    pipe, real, link = tmp_path / "pipe", tmp_path / "real.csv", tmp_path / "link.csv"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_bytes(pipe, b"answers")
+    assert os.read(reader, 100) == b"answers"
+    os.close(reader)
+    assert pipe.is_fifo()
+    real.write_bytes(b"old")
+    link.symlink_to(real)
+    write_bytes(link, b"new")
+    assert link.is_symlink()
+    assert real.read_bytes() == b"new"
+    assert sorted(tmp_path.iterdir()) == [link, pipe, real]

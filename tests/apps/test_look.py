@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from vpgcnn.apps import cli
+from vpgcnn.errors import UserError
 from vpgcnn.lab.diagnosis.look import Finding, look
 from vpgcnn.lab.diagnosis.look_words import verdict
 
@@ -62,7 +63,7 @@ def test_what_carries_the_class_is_left_alone_and_what_is_spread_is_used(tmp_pat
     assert (found["rotation"].spreading, found["rotation"].carrying) == ("spread", "no")
     assert advice["rotation"] == "full"
     assert "--group rotation" in command
-    assert "--model.level full" in command
+    assert "--model.level" not in command  # a level for each image, as `vpgcnn train FOLDER` takes
 
 
 def test_images_at_one_place_can_have_a_level_and_cannot_show_that_they_need_none(tmp_path: Path) -> None:
@@ -95,7 +96,6 @@ def test_the_command_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_every_command_that_can_be_advised_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from vpgcnn import Dihedral, Hue, Product
-    from vpgcnn.lab.diagnosis.look_words import MIRROR
     from vpgcnn.lab.networks import build
 
     photos = folder(tmp_path / "photos", by_hue, 12)
@@ -110,7 +110,7 @@ def test_every_command_that_can_be_advised_is_understood(tmp_path: Path, monkeyp
     for words in (
         ["--group", "both", "--model.level", "full"],
         ["--group", "hue"],
-        ["--group", "rotation", *MIRROR, "--model.level", "full"],
+        ["--group", "mirror", "--model.level", "full"],
     ):
         out = str(tmp_path / "-".join(words))
         assert cli.main(["train", str(photos), *words, "--data.augment", "shift", "--json", "--out", out]) == 0
@@ -181,6 +181,38 @@ def test_labels_without_meaning_are_not_explained(tmp_path: Path) -> None:
     assert set(advice.values()) == {"unknown"}
 
 
+def test_what_cannot_be_said_is_no_reason_for_a_symmetry(tmp_path: Path) -> None:
+    """Left and right look alike in most pictures, so mirroring would be the first guess where nothing is known."""
+    found = look(folder(tmp_path / "photos", by_hue, 48))
+    unclear = tuple(replace(each, spreading="unclear", carrying="unclear", twins=()) for each in found.findings)
+    said = verdict(replace(found, findings=unclear))
+    assert all("too few images to say" in headline for headline in said.headlines.values())
+    assert said.group == "none"
+    assert "--group none" in said.command
+    assert said.reason.startswith("Nothing speaks for a symmetry yet: begin with an ordinary network.")
+    assert "rotated (--group rotation) or in other hues (--group hue)" in said.reason
+    known = (replace(unclear[0], carrying="no"), *unclear[1:])
+    assert verdict(replace(found, findings=known)).group == "rotation"
+
+
+def test_a_folder_whose_images_are_not_clear_is_refused_with_a_hint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder(tmp_path / "one" / "two" / "photos", by_hue, 6)
+    with pytest.raises(UserError, match=r"did you mean .*photos\?"):
+        look(tmp_path / "one")
+    folder(tmp_path / "other" / "loose", lambda *_: ("", 0, 0), 3)
+    folder(tmp_path / "other" / "photos", by_hue, 6)
+    with pytest.raises(UserError, match=r"found 1; did you mean .*photos\?"):
+        look(tmp_path / "other")  # and does not answer about the folder "loose"
+    folder(tmp_path / "snapshots", lambda *_: ("", 0, 0), 3)
+    folder(tmp_path / "snapshots" / "raw", lambda *_: ("", 0, 0), 2)
+    assert cli.main(["look", str(tmp_path / "snapshots"), "--out", str(tmp_path / "look")]) == 0
+    said = capsys.readouterr()
+    assert "looked at 3 images without classes" in said.out
+    assert "passed over 1 folder beside the images, which have no class: raw" in said.err
+
+
 def test_grey_images_are_not_asked_about_hue(tmp_path: Path) -> None:
     photos = folder(tmp_path, by_hue, 40)
     for path in photos.rglob("*.png"):
@@ -195,6 +227,10 @@ def test_grey_images_are_not_asked_about_hue(tmp_path: Path) -> None:
     [
         (["missing"], "there is no folder missing"),
         (["empty"], "empty needs a folder of images"),
+        (["text/a.png"], "text/a.png is a single file: give the folder of the images, or an .npz file"),
+        (["missing.npz"], "there is no folder missing.npz"),
+        (["bad.npz"], "cannot read arrays from bad.npz: it is damaged, not an .npz file, or holds objects"),
+        (["empty", "--limit", "1e3"], "--limit takes a whole number, got '1e3'"),
         (["empty", "--limit", "0"], "--limit must be at least 1, got 0"),
         (["empty", "--out", "file"], "cannot write to file"),
         (["text"], "no image in text can be read"),
@@ -207,6 +243,7 @@ def test_bad_input_gets_one_sentence(
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     Path("file").touch()
+    Path("bad.npz").write_bytes(b"PK123")
     Path("text").mkdir()
     Path("text/a.png").write_text("no image")
     assert cli.main(["look", *words]) != 0

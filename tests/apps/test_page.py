@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,13 @@ from app_support import COLOR, DIGIT, PATIENCE, digits, save_network
 from app_support import served as served_app
 from PIL import Image
 
+from vpgcnn import Dihedral
 from vpgcnn.apps.serve.app import make_app
 from vpgcnn.apps.serve.inspector import Inspector, open_networks
+from vpgcnn.kernels import Table
 from vpgcnn.lab.config_io import to_json
+from vpgcnn.lab.report.look import page as look_page
+from vpgcnn.lab.report.tuning import tuning_page
 from vpgcnn.lab.training.checkpoint import load_model, save_model
 from vpgcnn.lab.training.tuning import TUNED, Point, Tuning
 from vpgcnn.levels import set_dial
@@ -384,6 +389,7 @@ def test_hue(desktop: Any, tmp_path: Path) -> None:
         assert "Shift the hue" in tab.locator("h1").inner_text()
         assert not tab.locator("#invert").is_visible()
         assert not tab.locator("#moves").is_visible()
+        assert not tab.locator("#mirror").is_visible()
         assert "±120°" in tab.locator("#promise").inner_text()
         shapes = tab.evaluate("document.getElementById('curve').layout.shapes.map(shape => shape.x0)")
         assert sorted(shapes) == [-120, 0, 120]
@@ -413,6 +419,50 @@ def test_a_hue_run_and_a_rotation_run_side_by_side(desktop: Any, tmp_path: Path)
         again = Page(desktop, tab.url)
         assert again.tab.input_value("#moves") == "hue"
         assert again.bars() == page.bars()
+        again.close()
+        page.close()
+
+
+def test_charts_of_reports_fit_a_phone(browser: Any, tmp_path: Path) -> None:
+    """With their titles: a chart that scrolls sideways cuts them."""
+    told = {"told": {"at": [0.9] * 12}, "twins": []}
+    said = {"headlines": {}, "reason": "", "command": "", "sentences": {"rotation": []}}
+    found = {"verdict": said, "images": 3, "skipped": {}, "of": 3, "classes": [], "folder": "photos"}
+    pages = {
+        "look": look_page(found | {"changes": {"rotation": told}}, [], ""),
+        "tuning": tuning_page([-1, 0], [0.9, 0.9], [0.1, 0.5], chosen=0, promise="", images=9),
+    }
+    context = browser.new_context(viewport={"width": 390, "height": 800})
+    for name, html in pages.items():
+        (tmp_path / f"{name}.html").write_text(html, encoding="utf-8")
+        tab = context.new_page()
+        tab.goto((tmp_path / f"{name}.html").as_uri())
+        ends = tab.evaluate(
+            "[...document.querySelectorAll('svg text')].map(text => text.getBoundingClientRect().right)"
+        )
+        assert len(ends) > 5
+        assert max(ends) <= 390
+        tab.close()
+    context.close()
+
+
+def test_a_network_of_mirrors_offers_the_mirror(desktop: Any, tmp_path: Path) -> None:
+    path = save_network(tmp_path / "sides.safetensors", model=replace(DIGIT, group=Dihedral(1), kernel=Table()))
+    inspector = Inspector(open_networks([path], torch.device("cpu"))[0])
+    inspector.add_samples(digits(12))
+    with served(inspector) as address:
+        page = Page(desktop, address)
+        tab = page.tab
+        assert tab.locator("h1").inner_text() == "Mirror an image and watch the levels"
+        assert "the same answer for the mirror image; nothing is promised of rotations" in tab.inner_text("#promise")
+        assert "the image as it is" in tab.locator(".network").inner_text()
+        before, picture = page.bars(), tab.get_attribute("#picture", "src")
+        tab.check("#mirror")
+        page.settle()
+        assert tab.get_attribute("#picture", "src") != picture
+        again = Page(desktop, tab.url)
+        assert again.tab.is_checked("#mirror")
+        assert again.bars() == page.bars() != before
         again.close()
         page.close()
 

@@ -238,6 +238,14 @@ def test_a_longer_run_from_a_finished_one_is_explained(tmp_path: Path) -> None:
     assert advised.returncode == 0, advised.stderr
 
 
+def test_images_that_do_not_fit_the_memory_are_refused_before_they_fill_it(tmp_path: Path) -> None:
+    photos = make_photos(tmp_path / "photos", 2)
+    result = vpgcnn("train", photos, "--out", tmp_path / "run", "--data.size", "100000")
+    assert result.stderr == "vpgcnn: data.size must be at most 2048 pixels, got 100000\n"
+    with pytest.raises(UserError, match=r"4 images of .* at 1000000×1000000 pixels need 3,725 GB of memory"):
+        load(DataConfig(name=str(photos), size=1_000_000))
+
+
 def test_folders_inside_a_class_are_named(tmp_path: Path) -> None:
     photos = make_photos(tmp_path / "photos", 10)
     sentence = "passed over 2 folders inside class folders, whose images do not count: bright/old, dark/raw"

@@ -103,8 +103,12 @@ def test_the_list_names_arms_and_files() -> None:
     listed = vpgcnn("reproduce", "--list").stdout
     for name in registry.REPRODUCTIONS:
         assert f"{name}: " in listed
-    assert f"results/{NAME}.json" in listed
-    assert f"results/{NAME}-paper.json" in vpgcnn("reproduce", "--list", "--preset", "paper").stdout
+    assert len(listed.splitlines()) < 3 * len(registry.REPRODUCTIONS)  # without the arms
+    one = vpgcnn("reproduce", NAME, "--list").stdout
+    assert f"results/{NAME}.json" in one
+    assert all(f"  {arm} " in one for arm in registry.EXPERIMENTS[NAME].arms)
+    assert f"results/{NAME}-paper.json" in vpgcnn("reproduce", NAME, "--list", "--preset", "paper").stdout
+    assert "did you mean" in vpgcnn("reproduce", f"{NAME}s", "--list").stderr
 
 
 def test_the_list_says_where_minutes_are_known(tmp_path: Path) -> None:

@@ -30,11 +30,13 @@ from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, settings
 from PIL import Image
 
+from vpgcnn import Dihedral
 from vpgcnn.apps import cli
 from vpgcnn.apps.serve.app import IMAGE_BYTES, make_app
 from vpgcnn.apps.serve.decoder import Decoder
 from vpgcnn.apps.serve.inspector import Inspector, open_networks
 from vpgcnn.apps.serve.limits import TimedProtocol
+from vpgcnn.kernels import Table
 from vpgcnn.lab.training.checkpoint import Card
 from vpgcnn.levels import Full
 from vpgcnn.measure import read_levels
@@ -196,6 +198,27 @@ def test_hue(tmp_path: Path) -> None:
     shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(answer["image"].split(",")[1]))).convert("RGB"))
     assert shown.reshape(-1, 3).mean(0) == pytest.approx([0, 255, 0], abs=8)  # red by a third of the circle is green
     assert len(answer["networks"][0]["levels"][0]["weights"]) == 3
+
+
+def test_mirrors_are_offered_where_the_group_has_them(tmp_path: Path, client: TestClient) -> None:
+    path = save_network(tmp_path / "sides.safetensors", model=replace(DIGIT, group=Dihedral(1), kernel=Table()))
+    inspector = Inspector(open_networks([path], torch.device("cpu"))[0])
+    inspector.add_samples(digits())
+    sides = TestClient(make_app(inspector, ["testserver"]))
+    (model,) = sides.get("/api/models").json()["models"]
+    assert model["mirrors"]
+    assert model["moves"] is None  # a group of mirrors has no rotations
+    assert not client.get("/api/models").json()["models"][0]["mirrors"]
+    one, two = (
+        sides.post("/api/inspect", json={"sample": 3, "mirror": mirror, "steps": 0, "windows": 1}).json()
+        for mirror in (False, True)
+    )
+    pictures = [
+        np.asarray(Image.open(io.BytesIO(base64.b64decode(each["image"].split(",")[1])))) for each in (one, two)
+    ]
+    assert np.array_equal(pictures[0][:, ::-1], pictures[1])
+    chances = [each["networks"][0]["probabilities"] for each in (one, two)]
+    assert chances[0] == pytest.approx(chances[1], abs=1e-4)  # what the page says open windows promise
 
 
 def test_one_forward_pass_answers_an_inspection(inspector: Inspector) -> None:

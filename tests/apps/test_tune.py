@@ -109,6 +109,8 @@ def test_the_command_writes_a_network_that_evaluate_takes(trained: Path, tmp_pat
     [
         (["--may-cost", "0.1%"], "needs at least"),
         (["--may-cost", "200%"], "a share lies between 0 and 100 %, got '200%'"),
+        (["--may-cost", "-3%"], "a share lies between 0 and 100 %, got '-3%'"),
+        (["--confidence", "-1e-3"], "a share lies between 0 and 100 %, got '-1e-3'"),
         (["--may-cost", "abc"], "give a share such as 0.5% or 0.005, got 'abc'"),
         (["--out", "tuned.pth"], "must end in .safetensors"),
     ],

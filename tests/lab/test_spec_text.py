@@ -406,7 +406,7 @@ def test_the_command_line_refuses_in_a_sentence(setting: str, value: str, messag
 
 def test_help_shows_values_as_they_are_written(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["train", "mnist67-180", "--help"])
+        cli.main(["train", "mnist67-180", "--help-all"])
     assert stopped.value.code == 0
     printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "--model.level LEVEL" in printed

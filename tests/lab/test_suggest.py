@@ -60,13 +60,15 @@ def test_it_chooses_what_look_begins_with_and_says_the_same(tmp_path: Path, kind
     photos = folder(tmp_path, kind, (each, each, each))
     said, found = verdict(look(photos)), suggest(photos)
     assert found.symmetry == said.group
+    assert any(line.startswith(said.reason) for line in found.messages)  # the same, for the same reason
+    assert "--model.level" not in shlex.split(said.command)
     assert [f"{headline}." for headline in said.headlines.values()] == list(found.messages[1:4])
     words = shlex.split(said.command)
+    assert words[words.index("--group") + 1] == said.group
     if said.group == "mirror":
         assert found.config.model.group == Dihedral(1)
-        assert words[words.index("--model.group") + 1] == "Dihedral(1)"
     else:
-        assert words[words.index("--group") + 1] == symmetry(found.config.model)
+        assert symmetry(found.config.model) == said.group
     assert ("--data.augment" in words) == said.keeps_sides
 
 

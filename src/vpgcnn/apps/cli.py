@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import sys
 import warnings
@@ -59,6 +60,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 for success, 1 if the command failed, 2 if it was not understood, 130 if it was interrupted.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        try:
+            return _run(words)
+        finally:  # also after --help, which argparse ends with SystemExit
+            if sys.stdout is not None:  # None: the caller closed it
+                sys.stdout.flush()
+    except BrokenPipeError:  # such as `vpgcnn models | head -1`
+        _write_nowhere()
+        return 0
+    except OSError as error:
+        if error.errno not in UNWRITABLE or error.filename is not None:
+            raise
+        _write_nowhere()
+        return _complain(f"cannot write the output: {error.strerror}", 1)
+
+
+UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EBADF)
+"""What goes wrong when standard output leads to a full disk, say."""
+
+
+def _write_nowhere() -> None:
+    """Lead standard output to nowhere, so that what is left of it is not tried again at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(words: list[str]) -> int:
+    """Run one command; its answer is the exit code."""
     if not words or words[0] in ("-h", "--help", "help"):
         print(HELP, end="")  # noqa: T201
         return 0 if words else 2
@@ -82,7 +110,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command = import_module(f"vpgcnn.apps.commands.{name}")
         code: int = command.main(rest)
-        sys.stdout.flush()
         return code
     except UserError as error:
         return _complain(str(error), getattr(error, "exit_code", 1))
@@ -92,9 +119,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(f"`vpgcnn {name}` needs the package {error.name}: pip install 'vpgcnn[all]'", 1)
     except KeyboardInterrupt:
         return _complain("interrupted", 130)
-    except BrokenPipeError:  # such as `vpgcnn models | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def _load_plugins(words: list[str]) -> list[str]:

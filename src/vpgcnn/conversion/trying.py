@@ -211,6 +211,9 @@ def _observed(
     finally:
         for hook in hooks:
             hook.remove()
+    broken = [name for name, part in network.named_parameters() if not bool(part.isfinite().all())]
+    if broken:
+        raise UserError(f"the weights of the network are not all finite numbers: {broken[0]}")
     lost = [name for name in blind if name not in ran and _depends(network, convs[name], pixels)]
     if lost:
         raise UserError(f"{lost[0]} sees a tensor that was filled with values, not computed from the images")
@@ -246,7 +249,7 @@ def _alike(one: Tensor, two: Tensor) -> bool:
     if one.shape != two.shape:
         return False
     one, two = one.as_subclass(Tensor).float(), two.float()
-    size = float(two.abs().amax()) if two.numel() else 0.0
+    size = float(two.nan_to_num().abs().amax()) if two.numel() else 0.0
     return torch.allclose(one, two, rtol=0.0, atol=1e-3 * size, equal_nan=True)
 
 

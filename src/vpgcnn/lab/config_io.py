@@ -144,7 +144,19 @@ def _runs(process: int) -> bool:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name, then rename it, so that it is never half written."""
+    """Write a file under a temporary name, then rename it, so that it is never half written.
+
+    Links are kept: their target is written. What is no file, such as /dev/null or a named pipe, is written as it is: a
+    rename would put a file in its place.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        try:
+            with path.open("wb") as stream:
+                stream.write(content)
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+        return
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
     scratch = scratch_beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

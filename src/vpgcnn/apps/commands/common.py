@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import os
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,6 +22,7 @@ __all__ = [
     "BadSpecError",
     "CommandParser",
     "UsageError",
+    "check_file",
     "closest",
     "command_line",
     "data_dir_option",
@@ -58,8 +61,13 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """As in argparse, but strict parsers refuse what they do not know."""
-        found, rest = super().parse_known_args(args, namespace)
+        """As in argparse, but strict parsers refuse what they do not know, and "-3%" is a value, not an option."""
+        words = list(sys.argv[1:] if args is None else args)
+        for place in reversed(range(1, len(words))):
+            odd = re.match(r"-\.?\d", words[place]) and not re.fullmatch(r"-\d+|-\d*\.\d+", words[place])
+            if odd and re.fullmatch(r"--[\w-]+", words[place - 1]):  # argparse knows plain numbers
+                words[place - 1 : place + 1] = [f"{words[place - 1]}={words[place]}"]
+        found, rest = super().parse_known_args(words, namespace)
         if rest and self.strict:
             name = rest[0].partition("=")[0]
             if not name.startswith("-"):
@@ -70,6 +78,9 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise a `UsageError` instead of printing the usage."""
+        message = message.removeprefix("argument ")
+        message = re.sub(r": invalid int value: ", " takes a whole number, got ", message)
+        message = re.sub(r": invalid float value: ", " takes a number, got ", message)
         wrong = re.fullmatch(r"(?:argument )?(.*): invalid choice: '(.*)' \(choose from (.*)\)", message)
         if wrong:
             choices = [choice.strip("' ") for choice in wrong[3].split(",")]
@@ -113,6 +124,15 @@ def data_dir_option(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--data-dir", type=Path, help="directory of the published files (default: $VPGCNN_DATA, or your cache)"
     )
+
+
+def check_file(path: Path) -> None:
+    """Refuse a file that cannot be written before the work starts, not after it."""
+    there = next(each for each in path.absolute().parents if each.exists())
+    if path.is_dir():
+        raise UserError(f"cannot write {path}: it is a folder")
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise UserError(f"cannot write {path}: {there} is not a writable folder")
 
 
 def print_json(data: Any) -> None:

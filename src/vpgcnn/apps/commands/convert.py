@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vpgcnn.apps.commands.common import data_dir_option, parser
+from vpgcnn.apps.commands.common import check_file, data_dir_option, parser
 from vpgcnn.errors import UserError
 
 if TYPE_CHECKING:
@@ -101,6 +102,11 @@ def main(arguments: list[str]) -> int:
     command.add_argument("--config", type=Path, help="card (JSON file) for weights that vpgcnn did not write")
     command.add_argument("--out", type=Path, help="file to write (default: converted.safetensors next to the weights)")
     data_dir_option(command)
+    if two := re.search(r"--size[ =](\d+) (\d+)(?: |$)", " ".join(arguments)):
+        raise UserError(
+            f"commands take square images, got --size {two[1]} {two[2]}: in Python, "
+            f"convert(model, Hue(3), example=torch.rand(2, 3, {two[1]}, {two[2]})) takes others, too"
+        )
     options = command.parse_args(arguments)
     from vpgcnn.lab.networks import PlainConfig
     from vpgcnn.lab.training.checkpoint import read_card
@@ -120,6 +126,7 @@ def main(arguments: list[str]) -> int:
     target = options.out or weights.parent / "converted.safetensors"
     if target.suffix != ".safetensors":
         raise UserError(f"--out must end in .safetensors, got {target.name!r}")
+    check_file(target)
     if function:
         return _convert_function(function, target, options)
     card = _foreign_card(options.config) if options.config else read_card(weights)
@@ -306,8 +313,8 @@ def _written(
     parameters = count_parameters(before), count_parameters(network)
     print(f"{parameters[0]:,} parameters before, {parameters[1]:,} after; {network.network.cost}")  # type: ignore[union-attr]  # noqa: T201
     print(_windows(network, images))  # noqa: T201
-    where = ["--data", data.name] if data.name and Path(data.name).exists() else ["RECIPE"]
     use = ["--use", f"{_stem(card.model.factory)}.py"] if card.model.factory else []  # type: ignore[union-attr]
+    where = [data.name] if data.name and Path(data.name).exists() else ["FOLDER" if use else "RECIPE"]
     again = shlex.join(["vpgcnn", *use, "train", *where, "--start", str(target)])
     print(f"written: {target}; fine-tune it with: {again}")  # noqa: T201
     return 0
@@ -347,13 +354,15 @@ def _windows(network: nn.Module, images: Tensor) -> str:
     """Where the windows of a converted network start, and what that means until it is trained."""
     from vpgcnn.measure import read_levels
 
-    found = read_levels(network, images[:64]).per_image().circles()
-    if not found:
+    found = read_levels(network, images[:64]).per_image()
+    if not found.theta:
         return "no level for each image: it stays as equivariant as it is now"
-    shares = [float(theta.mean()) for theta in found.values()]
+    shares = [float(theta.mean()) for theta in found.circles().values()]
+    alone = all(float(weights[:, 0].min()) > 0.999 for weights in found.weights.values())
+    where = f", which is the identity alone (1 of {network.network.group.order} elements)" if alone else ""  # type: ignore[union-attr]
     return (
-        f"windows start at θ = {sum(shares) / len(shares):.2f} for every image and learn from your images when you "
-        "fine-tune it; `vpgcnn evaluate` says if they then do nothing"
+        f"windows start at θ = {sum(shares) / len(shares):.2f} for every image{where}, and learn from your images when "
+        "you fine-tune it; `vpgcnn evaluate` says if they then do nothing"
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from vpgcnn.apps.commands.common import data_dir_option, parser, plural
+from vpgcnn.apps.commands.common import check_file, data_dir_option, parser, plural
 from vpgcnn.errors import UserError
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def main(arguments: list[str]) -> int:
     target = options.out or weights.parent / f"net{ENDINGS[options.format]}"
     if target.suffix != ENDINGS[options.format]:
         raise UserError(f"a file in format {options.format} must end in {ENDINGS[options.format]}, got {target.name!r}")
+    check_file(target)
     model, card, data = load_run(options.run)
     if options.format == "safetensors":
         write_bytes(target, weights.read_bytes())

@@ -65,7 +65,9 @@ def main(arguments: list[str]) -> int:
     write_json(options.out / "look.json", {"made_by": made, **plain})
     report = options.out / "report.html"
     write_bytes(report, page(plain, _shown(found), made).encode())
-    inner = passed_over(options.folder) if options.folder.is_dir() and found.classes else ""
+    inner = ""
+    if options.folder.is_dir():
+        inner = passed_over(options.folder) if found.classes else _beside(options.folder)
     if inner:
         print(inner, file=sys.stderr)  # noqa: T201
     for reason in list(found.skipped.values())[:5]:
@@ -82,6 +84,17 @@ def main(arguments: list[str]) -> int:
     print(f"  {said.command}\n" if said.command else "", end="")  # noqa: T201
     print(f"\nreport: {report}")  # noqa: T201
     return 0
+
+
+def _beside(folder: Path) -> str:
+    """A sentence that names the folders of images beside images without classes; empty if there are none."""
+    from vpgcnn.lab.data.folder import folders_in, image_files
+
+    inner = [path.name for path in folders_in(folder) if image_files(path)] if image_files(folder) else []
+    listed = f"{', '.join(inner[:20])}{' and more' if len(inner) > 20 else ''}"
+    return (
+        f"passed over {plural(len(inner), 'folder')} beside the images, which have no class: {listed}" if inner else ""
+    )
 
 
 def _looked_at(found: Look) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vpgcnn.apps.commands.common import parser, plural, print_json, table
+from vpgcnn.apps.commands.common import check_file, parser, plural, print_json, table
 from vpgcnn.errors import UserError
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ def main(arguments: list[str]) -> int:
         target = DEFAULT
         if target.exists():
             raise UserError(f"{target} exists already: choose a file with --csv FILE")
+    if target is not None:
+        check_file(target)
     model, card, _ = load_run(options.run)
     from vpgcnn.lab.config_io import write_bytes
     from vpgcnn.lab.networks.registry import elements_of

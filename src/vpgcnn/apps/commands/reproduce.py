@@ -11,6 +11,7 @@ from vpgcnn.lab.malloc import keep_memory
 
 EXAMPLES = """examples:
   vpgcnn reproduce --list                                       list tables and figures, their data and minutes
+  vpgcnn reproduce table-cifar10 --list                         list the arms and seeds of one
   vpgcnn reproduce fig-mnist67-180
   vpgcnn reproduce table-cifar10 --arms full variational --seeds 0 1
   vpgcnn reproduce table-flowers --measure-again                measure the same weights again
@@ -27,7 +28,7 @@ def main(arguments: list[str]) -> int:
     )
     command.epilog = EXAMPLES
     command.add_argument("name", nargs="?", help="name of a table or figure")
-    command.add_argument("--list", action="store_true", help="list the tables and figures")
+    command.add_argument("--list", action="store_true", help="list the tables and figures, or the arms of one")
     command.add_argument(
         "--preset",
         choices=("cpu", "paper"),
@@ -46,11 +47,20 @@ def main(arguments: list[str]) -> int:
     data_dir_option(command)
     options = command.parse_args(arguments)
     from vpgcnn.lab.experiments.base import Experiment
-    from vpgcnn.lab.experiments.registry import REPRODUCTIONS, listing, reproduction
+    from vpgcnn.lab.experiments.registry import IN_PAPER, REPRODUCTIONS, listing, reproduction
 
+    if options.name is not None and options.name not in REPRODUCTIONS:
+        raise unknown("experiment", options.name, REPRODUCTIONS)
+    if options.list and options.name:
+        print(listing(options.name, options.preset, options.results))  # noqa: T201
+        return 0
     if options.list:
-        entries = [listing(name, options.preset, options.results) for name in REPRODUCTIONS]
+        entries = []
+        for title, inside in (("In the paper", True), ("Not in the paper", False)):
+            names = [name for name in REPRODUCTIONS if (name in IN_PAPER) == inside]
+            entries += [title, *(listing(name, options.preset, options.results, short=True) for name in names), ""]
         print("\n".join(entries))  # noqa: T201
+        print("`vpgcnn reproduce NAME --list` lists the arms and seeds of one of them.")  # noqa: T201
         if not any(" minutes for " in entry for entry in entries):
             print(  # noqa: T201
                 f"How many minutes they take is known only where their results are, and {options.results} has none: "
@@ -59,8 +69,6 @@ def main(arguments: list[str]) -> int:
         return 0
     if options.name is None:
         raise UserError(f"name a table or figure: one of {', '.join(REPRODUCTIONS)}")
-    if options.name not in REPRODUCTIONS:
-        raise unknown("experiment", options.name, REPRODUCTIONS)
     chosen = reproduction(options.name)
     from vpgcnn.lab.config_io import read_json
     from vpgcnn.lab.experiments.runner import Places, run

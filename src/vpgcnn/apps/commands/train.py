@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import io
+import re
 import sys
 import textwrap
 import types
 import typing
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,7 @@ def _entry(name: str, about: str) -> str:
 
 
 HELP = f"""usage: vpgcnn train RECIPE [--preset cpu|paper] [--out FOLDER] [--resume] [--json] [settings]
-       vpgcnn train FOLDER [--group auto|hue|rotation|both|none] [the same options]
+       vpgcnn train FOLDER [--group auto|hue|rotation|both|mirror|none] [the same options]
 
 Recipes:
 {chr(10).join(_entry(name, entry.about) for name, entry in RECIPES.items())}
@@ -62,7 +64,8 @@ Options:
   --track NAME       also send the metrics to tensorboard or wandb; `vpgcnn watch FOLDER` shows them without either
   --json             print the result as JSON
 
-Settings: you can change every setting of a recipe; `vpgcnn train RECIPE --help` lists them with their values.
+Settings: you can change every setting of a recipe; `vpgcnn train RECIPE --help` lists those that are changed most, with
+their values, and --help-all all of them.
 Groups, levels and kernels are written as in Python, in quotes.
   vpgcnn train mnist67-180 --model.level full --seed 1 --out runs/full-1
   vpgcnn train mnist67-180 --model.level "Variational(Window(0.5), condition='output')" --out runs/half
@@ -75,6 +78,9 @@ Ctrl-C finishes the current step, saves the state, and prints the command that c
 """
 
 
+HELPS = ("-h", "--help", "--help-all")
+
+
 def main(arguments: list[str]) -> int:
     """Train a recipe, or a network on the user's images."""
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -83,9 +89,14 @@ def main(arguments: list[str]) -> int:
     options, rest = _options(arguments)
     program = f"vpgcnn train {options.recipe or f'--data {options.data}'}"
     out = options.out or Path("runs") / (options.recipe or Path(options.data).stem or "images")
-    if options.data is not None and not any(word in ("-h", "--help") for word in rest):
+    if options.data is not None and not any(word in HELPS for word in rest):
         _check_first(rest, program, out, options)
     config = _config(_default(options, rest, out), rest, program)
+    if any(word.startswith("--model.level") for word in rest) and not config.model.level.is_full:
+        from vpgcnn.lab.networks import symmetry
+
+        if symmetry(config.model) == "none":
+            raise UserError("--model.level has no effect on a network without a group: leave it out, or choose a group")
     if options.data is not None and not options.json and config.epochs > 0:
         print(f"{plural(config.epochs, 'epoch')}, batch size {config.batch_size}, augmentation {config.data.augment}")  # noqa: T201
     from vpgcnn.lab.training.loop import Interrupted, train
@@ -113,7 +124,7 @@ def _options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     command = CommandParser(prog="vpgcnn train", add_help=False, allow_abbrev=False, strict=False)
     command.add_argument("--preset", choices=("cpu", "paper"), default="cpu")
     command.add_argument("--data", type=Path)
-    command.add_argument("--group", choices=("auto", "hue", "rotation", "both", "none"))
+    command.add_argument("--group", choices=("auto", "hue", "rotation", "both", "mirror", "none"))
     command.add_argument("--network")
     command.add_argument("--objective", choices=tuple(OBJECTIVES))
     command.add_argument("--lr")
@@ -178,7 +189,7 @@ def _default(options: argparse.Namespace, rest: list[str], out: Path) -> TrainCo
         from vpgcnn.lab.training.progress import Progress, Quiet
 
         size, seed = _given(rest, "--data.size") or _start_size(options), _given(rest, "--seed")
-        quiet = options.json or any(word in ("-h", "--help") for word in rest)
+        quiet = options.json or any(word in HELPS for word in rest)
         with Quiet() if quiet else Progress() as progress:
             found = suggest(
                 options.data, choice=options.group or "auto", network=network, size=size, seed=seed or 0,
@@ -265,9 +276,11 @@ def _config(default: TrainConfig, words: list[str], program: str) -> TrainConfig
     import tyro
 
     _check_names(default, words, program)
-    said = io.StringIO()
+    whole = "--help-all" in words
+    words = ["--help"] if any(word in HELPS for word in words) else words
+    said, shown = io.StringIO(), io.StringIO()
     try:
-        with spec_registry(), redirect_stderr(said):
+        with spec_registry(), redirect_stderr(said), redirect_stdout(shown if words == ["--help"] else sys.stdout):
             return tyro.cli(
                 TrainConfig, default=default, args=words, prog=program,
                 description="The settings of this run and their values. `vpgcnn train --help` explains --preset, "
@@ -278,8 +291,65 @@ def _config(default: TrainConfig, words: list[str], program: str) -> TrainConfig
         raise UsageError(f"{error} (see `{program} --help`)") from error
     except SystemExit as stop:
         if not stop.code:  # --help
+            print(shown.getvalue() if whole else _most_used(shown.getvalue(), program), end="")  # noqa: T201
             raise
-        raise UsageError(f"{_in_the_box(said.getvalue())} (see `{program} --help`)") from stop
+        raise UsageError(f"{_in_words(_in_the_box(said.getvalue()))} (see `{program} --help`)") from stop
+
+
+MOST_USED = (
+    "--epochs", "--batch-size", "--seed", "--device", "--threads", "--data.name", "--data.size", "--data.limit",
+    "--data.augment", "--model.group", "--model.level", "--model.where", "--model.kernel", "--model.width",
+    "--model.widths", "--optimiser.lr",
+)  # fmt: skip
+"""The settings that --help lists; --help-all lists all."""
+
+
+def _most_used(text: str, program: str) -> str:
+    """The most used settings out of tyro's help, with what it says about each."""
+    entries: dict[str, list[str]] = {}
+    name = ""
+    for line in text.splitlines():
+        line = line.strip("│ ")
+        found = re.match(r"--[\w.-]+", line)
+        name = found[0] if found else name if line and line.strip("─-") else ""
+        if name:
+            entries.setdefault(name, []).append(line)
+    groups = Counter(each.partition(".")[0] for each in entries if "." in each)
+    listed = ", ".join(f"{group}.* ({count})" for group, count in groups.items())
+    lines = [f"usage: {program} [settings]", "", "The settings that are changed most, and their values:"]
+    for each in MOST_USED:
+        if each in entries:
+            first, *about = entries[each]
+            lines += [
+                f"  {first}",
+                textwrap.fill(" ".join(about), 112, initial_indent=" " * 6, subsequent_indent=" " * 6),
+            ]
+    lines += ["", f"All {len(entries)} settings, {listed} and others: {program} --help-all"]
+    lines.append("--preset, --out, --resume, --network, --objective and --start: vpgcnn train --help")
+    return "\n".join(lines) + "\n"
+
+
+def _in_words(text: str) -> str:
+    """What tyro says about a wrong value, as a person would say it."""
+    for pattern, plain in (
+        (r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)", r"\1 takes a whole number, got \2"),
+        (r"Error parsing (\S+): could not convert string to float: (.*)", r"\1 takes a number, got \2"),
+        (r"Error parsing (\S+): Could not find valid parse for arguments: \[(.*)\]", r"\1 does not take \2"),
+        (r"Missing value for argument '(\S+)'.*", r"\1 needs a value"),
+        (r"Unrecognized options: (--\S+?),? .*", r"\1 does not belong to this network or objective"),
+        (r"Unrecognized options: (\S+).*", r"unexpected argument '\1'"),
+    ):
+        text, found = re.subn(f"^{pattern}$", plain, text)
+        if found:
+            return text
+    wrong = re.fullmatch(r"invalid choice '(.*)' for argument '(\S+)'. Expected one of \((.*)\)", text)
+    if wrong:
+        choices = [choice.strip("' ") for choice in wrong[3].split(",") if choice.strip()]
+        close = closest(wrong[1], choices)
+        return f"{wrong[2]}: unknown value {wrong[1]!r}: " + (
+            f"did you mean {close}?" if close else f"choose from {', '.join(choices)}"
+        )
+    return text
 
 
 def _in_the_box(text: str) -> str:
@@ -292,12 +362,12 @@ def _in_the_box(text: str) -> str:
                 break
             continue
         kept.append(line)
-    return " ".join(kept).removesuffix(".") or "the settings were not understood"
+    return " ".join(kept).removesuffix(".").strip() or "the settings were not understood"
 
 
 def _check_names(default: TrainConfig, words: list[str], program: str) -> None:
     """Refuse settings that do not exist."""
-    known = {"--help", *_settings(default)}
+    known = {"--help", "--help-all", *_settings(default)}
     for word in words:
         name = word.partition("=")[0].replace("_", "-")
         if word.startswith("--") and name not in known:

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from vpgcnn.apps.commands.common import data_dir_option, parser, print_json, table
+from vpgcnn.apps.commands.common import check_file, data_dir_option, parser, print_json, table
 from vpgcnn.errors import UserError
 
 ABOUT = """Open or close the windows of a trained network, without training, as far as a stated loss of accuracy allows.
@@ -43,6 +43,8 @@ def main(arguments: list[str]) -> int:
     options = command.parse_args(arguments)
     if options.out is not None and options.out.suffix != ".safetensors":
         raise UserError(f"--out must end in .safetensors, got {options.out.name!r}")
+    if options.out is not None:
+        check_file(options.out)
     from dataclasses import replace
 
     from vpgcnn.apps.commands.use import fingerprint_of, load_run, same_place

@@ -210,9 +210,9 @@ def _info(network: Network, kinds: list[Kind]) -> ModelInfo:
     card = network.card
     return ModelInfo(
         name=network.name, about=network.about, moves=next(iter(network.kinds), None),
-        promised={kind: network.promised(kind) for kind in kinds}, classes=list(card.classes), size=card.size,
-        channels=card.channels, dataset=card.dataset, layers=levels_of(network.model),
-        windows=dial_of(network.model), tuned=_tuned(network),
+        mirrors=network.mirrors, promised={kind: network.promised(kind) for kind in kinds},
+        classes=list(card.classes), size=card.size, channels=card.channels, dataset=card.dataset,
+        layers=levels_of(network.model), windows=dial_of(network.model), tuned=_tuned(network),
     )  # fmt: skip
 
 
@@ -229,6 +229,7 @@ def _inspect(
 ) -> InspectAnswer:
     start = time.perf_counter()
     pixels = 1 - pixels if request.invert else pixels
+    pixels = pixels.flip(-1) if request.mirror else pixels
     image, seen = inspector.inspect(pixels, request.angle, names, request.steps, request.windows, request.moves)
     return InspectAnswer(
         angle=request.angle % 360.0,

@@ -52,6 +52,12 @@ class Network:
     about: str
     tuning: Tuning | None = None
 
+    @property
+    def mirrors(self) -> bool:
+        """Whether its group includes mirrors."""
+        group = getattr(self.card.model, "group", None)
+        return isinstance(group, Group) and any(axis.name == "mirror" for axis in group.axes)
+
     def promised(self, kind: Kind) -> list[float] | None:
         """The angles in degrees, other than 0°, at which open windows promise the same answer; None: at every angle.
 
@@ -134,6 +140,8 @@ def open_networks(paths: Sequence[Path], device: torch.device) -> tuple[list[Net
         kinds: tuple[Kind, ...] = KINDS if found == "both" else () if found == "none" else (found,)
         if elements_of(card.model) == (1, 1):
             about, kinds = "ordinary network", ()
+        elif all(axis.name != "rotation" or axis.count == 1 for axis in card.model.group.axes):
+            kinds = tuple(kind for kind in kinds if kind != "rotation")  # only mirrors act on the plane
         networks.append(Network(name, model.to(device).eval(), card, kinds, about, read_tuning(weights)))
     first = networks[0]
     for other in networks[1:]:

@@ -65,6 +65,7 @@ class ModelInfo(Strict):
     name: str
     about: str = Field(description="its kind of level, in a few words")
     moves: Moves | None = Field(description="what its group moves first; null: it has no group")
+    mirrors: bool = Field(description="whether its group includes mirrors")
     promised: dict[Moves, list[float] | None] = Field(
         description="for what the page can move: the angles at which open windows promise the same answer, in degrees; "
         "null: every angle, up to the pixel grid"
@@ -130,6 +131,7 @@ class InspectRequest(Strict):
         description="-1: close the windows of every image; 0: as learned; 1: open them; by default as in the file",
     )  # fmt: skip
     invert: bool = Field(False, description="invert light and dark first")
+    mirror: bool = Field(False, description="exchange left and right first")
 
     @model_validator(mode="after")
     def _one_image(self) -> InspectRequest:

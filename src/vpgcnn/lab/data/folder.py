@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -20,6 +21,7 @@ from vpgcnn.lab.pixels import HEIC, HEIC_ADVICE, suffixes
 __all__ = [
     "class_names",
     "find_parts",
+    "folders_in",
     "image_files",
     "load_arrays",
     "load_folder",
@@ -66,6 +68,7 @@ def load_folder(config: DataConfig, folder: Path) -> Dataset:
             few = [image for path, _ in paths[:50] if isinstance(image := _try_to_read(path), Tensor)]
             few = few or [next((im for path, _ in paths if isinstance(im := _try_to_read(path), Tensor)), EMPTY)]
             size, channels = size or int(few[0].shape[-1]), channels or max(image.shape[0] for image in few)
+        _check_memory(folder, total + len(paths), channels, size)
         with ThreadPoolExecutor(8) as pool:
             read_one = partial(_try_to_read, size=size, channels=channels)
             images = list(pool.map(read_one, [path for path, _ in paths]))
@@ -101,6 +104,20 @@ def load_folder(config: DataConfig, folder: Path) -> Dataset:
     if inner:
         notes.append(inner)
     return _split_missing_parts(str(folder), classes, read, tuple(notes), config)
+
+
+def _check_memory(folder: Path, images: int, channels: int, size: int) -> None:
+    """Refuse images that do not fit the machine, before they fill it."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # Windows does not say
+        return
+    needed = images * channels * size * size
+    if needed > memory:
+        raise UserError(
+            f"{images:,} images of {folder} at {size}×{size} pixels need {needed / 2**30:,.0f} GB of memory, and this "
+            f"machine has {memory / 2**30:,.0f}: choose a smaller --data.size"
+        )
 
 
 EMPTY = torch.zeros(1, 1, 1, dtype=torch.uint8)
@@ -195,7 +212,7 @@ def class_names(folder: Path) -> tuple[str, ...]:
         if heic:
             outside += f", and {_count(heic, 'HEIC file')}, which cannot be read: {HEIC_ADVICE.format('them')}"
         raise UserError(
-            f"{folder} needs a folder of images for each of at least 2 classes ({folder.name}/CLASS/*.jpg), "
+            f"{folder} needs a folder of images for each of at least 2 classes ({folder.resolve().name}/CLASS/*.jpg), "
             f"found {len(names)}{outside}{_deeper(folder)}"
         )
     return tuple(names)
@@ -203,18 +220,25 @@ def class_names(folder: Path) -> tuple[str, ...]:
 
 def _deeper(folder: Path) -> str:
     """A hint at folders of classes further down: where they are, or that each class has folders of its own."""
-    inner = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in IGNORED)
+    level = folders_in(folder)
     try:
-        below = {path: [each for each in sorted(path.iterdir()) if image_files(each)] for path in inner}
+        for depth in ("one folder", "two folders"):
+            below = {path: [each for each in folders_in(path) if image_files(each)] for path in level}
+            found = [path for path, classes in below.items() if classes]
+            if len(found) == 1 and len(below[found[0]]) > 1:
+                return f"; did you mean {found[0]}?"
+            if found:
+                example = image_files(below[found[0]][0])[0].relative_to(folder)
+                return f"; its images are {depth} too deep, such as {example}"
+            level = [each for path in level for each in folders_in(path)]
     except OSError:
         return ""
-    found = [path for path, classes in below.items() if classes]
-    if len(found) == 1 and len(below[found[0]]) > 1:
-        return f"; did you mean {found[0]}?"
-    if found:
-        example = image_files(below[found[0]][0])[0].relative_to(folder)
-        return f"; its images are one folder too deep, such as {example}"
     return ""
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """Return the folders directly in a folder, sorted, without those that other programs create."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in IGNORED)
 
 
 def passed_over(folder: Path) -> str:
@@ -277,7 +301,9 @@ def load_arrays(config: DataConfig, path: Path) -> Dataset:
     except UserError:
         raise
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise UserError(f"cannot read arrays from {path}: {error}") from error
+        damaged = "pickle" in str(error)  # which numpy takes any other file for
+        reason = "it is damaged, not an .npz file, or holds objects instead of numbers" if damaged else error
+        raise UserError(f"cannot read arrays from {path}: {reason}") from error
     read: dict[str, Split] = {}
     for part, prefix in (("train", ""), ("validation", "validation_"), ("test", "test_")):
         images, labels = arrays.get(f"{prefix}images"), arrays.get(f"{prefix}labels")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -171,9 +172,14 @@ def load(config: DataConfig, directory: Path | None = None) -> Dataset:
             dataset = folder.load_folder(config, path)
         elif path.suffix == ".npz" and path.is_file():
             dataset = folder.load_arrays(config, path)
+        elif path.is_file():
+            raise UserError(f"{config.name} is a single file: give the folder of the images, or an .npz file")
+        elif len(path.parts) > 1 or path.suffix:
+            raise UserError(f"there is no folder or file {config.name}")
         else:
-            names = ", ".join(DATASETS)
-            raise UserError(f"unknown dataset {config.name!r}: choose from {names}, or give an image folder or .npz")
+            close = difflib.get_close_matches(config.name, DATASETS, 1)
+            hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(DATASETS)}"
+            raise UserError(f"unknown dataset {config.name!r}: {hint}, or give an image folder or .npz file")
     return dataset.subsample(config.limit, config.seed)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from vpgcnn.errors import UserError
 from vpgcnn.lab.data import DataConfig, load
 from vpgcnn.lab.data.base import seeded_generator
-from vpgcnn.lab.data.folder import class_names, image_files, part_folders
+from vpgcnn.lab.data.folder import class_names, folders_in, image_files, part_folders
 from vpgcnn.lab.data.stream import ImageFolder, printable
 from vpgcnn.lab.training.progress import Quiet
 from vpgcnn.measure import Carried, Circle, Spread, Twin, carried, folds_of, moving_features, spread
@@ -214,10 +214,9 @@ def _listed(folder: Path) -> ImageFolder:
     try:
         classes = class_names(where)
     except UserError:
-        loose = image_files(where) or next(
-            (files for path in sorted(where.iterdir()) if (files := image_files(path))), []
-        )
-        if not loose:
+        inner = [path for path in folders_in(where) if image_files(path) or any(map(image_files, folders_in(path)))]
+        loose = image_files(where) or (image_files(inner[0]) if len(inner) == 1 else [])
+        if not loose:  # or which images are meant is not clear
             raise
         return ImageFolder(where, (), loose, [0] * len(loose))
     pairs = [(path, label) for label, name in enumerate(classes) for path in image_files(where / name)]

@@ -28,7 +28,7 @@ COME: dict[Circle, tuple[str, str, str]] = {
     "mirror": ("come mirrored and not, alike", "come one way round more than the other", "are all the same way round"),
 }
 MOVED: dict[Circle, str] = {"rotation": "rotated", "hue": "in other hues", "mirror": "mirrored"}
-MIRROR = ["--model.group", "Dihedral(1)", "--model.kernel", "Table()"]
+NAMES: dict[Beginning, str] = {"rotation": "rotation", "hue": "hue", "both": "rotation and hue", "mirror": "mirroring"}
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Verdict:
         follows: Circle → the last of these sentences: what follows; empty if nothing does.
         advice: Circle → which level to begin with.
         group: The symmetry to begin with; `vpgcnn train FOLDER` builds it in.
-        full: Whether it is safe to use the whole group for every image.
+        full: Whether the whole group for every image is safe too.
         keeps_sides: Whether left and right matter, so that training must not mirror images at random.
         command: A command line to begin with; empty if there are no classes.
         reason: Why this command.
@@ -123,7 +123,8 @@ def _spread(found: Finding) -> str:
     """Are the pictures spread?"""
     copy = COPY[found.change]
     if found.spreading == "few":
-        return f"{len(found.images)} images are too few to say anything; about {found.needed} would do."
+        some = "1 image is" if len(found.images) == 1 else f"{len(found.images)} images are"
+        return f"{some} too few to say anything; about {found.needed} would do."
     if found.spreading == "grey":
         return f"Only {len(found.images)} images have a colour: there is no hue to ask about."
     if found.spreading == "noise":
@@ -201,7 +202,7 @@ def _twins(found: Finding, whole: Look) -> list[str]:
 def _follows(found: Finding, advice: Advice) -> str:
     what, moved = WHAT[found.change], MOVED[found.change]
     if advice == "full":
-        return "Full equivariance is safe to begin with."
+        return "A network may ignore it for every image: full equivariance is safe."
     if advice == "leave" and found.spreading == "still" and found.carrying != "yes":
         return "There is nothing to gain from this symmetry, and nothing to lose."
     if advice == "leave":
@@ -212,13 +213,16 @@ def _follows(found: Finding, advice: Advice) -> str:
         return "A level for each image can close its window where this matters, and open it elsewhere."
     if found.carrying == "no":
         return f"A level for each image costs nothing here, and helps once pictures come {moved}."
+    if found.carrying == "unclear":
+        return f"If you expect pictures {moved}, let a level for each image decide."
     return "Let a level for each image decide."
 
 
 def _begin(found: Look, advice: dict[Circle, Advice]) -> tuple[Beginning, bool]:
     """The symmetry to begin with, and whether the whole group is safe."""
     full = [change for change, level in advice.items() if level == "full"]
-    some = [change for change, level in advice.items() if level == "variational"]
+    open_ = [each.change for each in found.findings if each.carrying == "unclear"]
+    some = [change for change, level in advice.items() if level == "variational" and change not in open_]
     chosen = full or sorted(some, key=lambda change: _told(found, change))[:1]
     if {"rotation", "hue"} <= set(chosen):
         return "both", bool(full)
@@ -239,18 +243,24 @@ def _command(
     keep = ["--data.augment", "shift"] if keeps_sides else []
     note = " Training must not mirror images at random: --data.augment shift." if keep else ""
     if group == "none":
-        unknown = all(level == "unknown" for level in advice.values())
+        unsettled = any(each.carrying == "unclear" for each in found.findings)
+        unknown = unsettled or all(level == "unknown" for level in advice.values())
         reason = "Nothing speaks for a symmetry yet" if unknown else "These pictures need what a symmetry would ignore"
+        come = {"rotation": "rotated (--group rotation)", "hue": "in other hues (--group hue)"}
+        moved = [come[each.change] for each in found.findings if each.carrying == "unclear" and each.change in come]
+        if moved:
+            note = f" If pictures will come {' or '.join(moved)}, let a level for each image decide.{note}"
         return shlex.join([*words, "--group", "none", *keep, *out]), f"{reason}: begin with an ordinary network.{note}"
-    level = ["--model.level", "full"] if full else []
-    built = ["--group", "rotation", *MIRROR] if group == "mirror" else ["--group", group]
-    name = "rotation and hue" if group == "both" else group
-    why = "which may be ignored for every image" if full else "and a level for each image, which decides how much of it"
+    reason = f"Begin with {NAMES[group]} and a level for each image, which decides how much of it."
+    if full:
+        reason += (
+            " The whole group for every image (--model.level full) is safe, too, as far as simple features can tell."
+        )
     if advice.get("mirror") == "full" and group != "mirror":
         note = (
             " Training already mirrors images at random if they have 48 pixels or more, which is enough to begin with."
         )
-    return shlex.join([*words, *built, *level, *keep, *out]), f"Begin with {name}{',' if full else ''} {why}.{note}"
+    return shlex.join([*words, "--group", group, *keep, *out]), f"{reason}{note}"
 
 
 def _told(found: Look, change: Circle) -> float:

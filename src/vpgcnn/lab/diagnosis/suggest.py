@@ -20,7 +20,7 @@ from vpgcnn.lab.data.folder import part_folders
 from vpgcnn.lab.data.images import read_image
 from vpgcnn.lab.data.stream import ImageFolder
 from vpgcnn.lab.diagnosis.look import look
-from vpgcnn.lab.diagnosis.look_words import Verdict, verdict
+from vpgcnn.lab.diagnosis.look_words import verdict
 from vpgcnn.lab.networks import ModelConfig, PlainConfig, SE2Config, symmetry
 from vpgcnn.lab.networks.config import COLOR_RESNET_SMALL, PLAIN_RESNET_SMALL, RESNET_SMALL
 from vpgcnn.lab.training.config import OptimiserConfig, TrainConfig
@@ -94,7 +94,8 @@ def suggest(
         picked = said.group
         augment = "shift" if said.keeps_sides else augment
         messages += [f"{headline}." for headline in said.headlines.values()]
-        messages.append(_choice(said, path))
+        shown = shlex.join(["vpgcnn", "look", str(path)])
+        messages.append(f"{said.reason} (`{shown}` shows the numbers; --group chooses another)")
     else:
         picked = choice
     if picked in ("hue", "both") and survey.grey and network is None:
@@ -167,16 +168,6 @@ def _side(path: Path) -> int | None:
         return min(read_image(path).shape[-2:])
     except UserError:
         return None
-
-
-def _choice(said: Verdict, path: Path) -> str:
-    """The chosen symmetry and the reason, in the words of `vpgcnn look`."""
-    more = f"(`{shlex.join(['vpgcnn', 'look', str(path)])}` shows the numbers; --group chooses another)"
-    if said.group == "none":
-        return f"{said.reason} {more}"
-    name = "rotation and hue" if said.group == "both" else said.group
-    safe = "; --model.level full, which ignores it for every image, is safe too" if said.full else ""
-    return f"chosen symmetry: {name}, with a level for each image{safe} {more}"
 
 
 def _fitted(config: ModelConfig, size: int) -> ModelConfig:

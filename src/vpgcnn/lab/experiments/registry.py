@@ -146,13 +146,14 @@ def data_of(entry: Reproduction, preset: str) -> list[str]:
     return sorted({recipe(source.recipe, preset).data.name for source in sources})
 
 
-def listing(name: str, preset: str, results: Path = Path("results")) -> str:
+def listing(name: str, preset: str, results: Path = Path("results"), *, short: bool = False) -> str:
     """What `vpgcnn reproduce --list` prints about a table or figure.
 
     Args:
         name: The table or figure.
         preset: "cpu" or "paper".
         results: The folder of the results, whose rows say how long their runs took.
+        short: Whether to leave out its arms and its file.
 
     Returns:
         Where it is in the paper, the data it needs and the minutes it took; its arms, one line each; and its file.
@@ -162,6 +163,8 @@ def listing(name: str, preset: str, results: Path = Path("results")) -> str:
     facts = [place, *([f"data: {', '.join(found)}"] if (found := data_of(entry, preset)) else [])]
     facts += [taken] if (taken := _minutes(results / f"{file_stem(name, preset)}.json")) else []
     lines = [f"{name}: {entry.about.removesuffix(' (not in the paper)')}", f"  {'; '.join(facts)}"]
+    if short:
+        return "\n".join(lines)
     if isinstance(entry, Experiment):
         usual, word = entry.arms_of(preset), "draws" if entry.draws else "seeds"
         for arm in entry.arms:

@@ -167,6 +167,8 @@ def in_words(config: ModelConfig) -> str:
     kind = {"se2": "SE(2) network", "plain": "ResNet in plain PyTorch"}.get(config.name, "")
     if isinstance(config, ColorConfig):
         kind = "colour ResNet" if config.shape == "resnet" else "colour CNN"
+    if isinstance(config, PlainConfig) and config.factory:
+        kind = config.factory
     if config.group.count == 1:
         return f"{kind} without a group"
     level = f"the level {text(config.level)}"

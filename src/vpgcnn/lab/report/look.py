@@ -83,7 +83,7 @@ def _change(name: str, found: dict[str, Any], said: dict[str, Any], examples: Se
     sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in said["sentences"][name])
     chart = ""
     if found["told"] is not None and len(found["told"]["at"]) > 2:
-        chart = f'<div class="scroll">{to_svg(Chart([_panel(name, found["told"]["at"])]))}</div>'
+        chart = f'<div class="row">{to_svg(Chart([_panel(name, found["told"]["at"])]))}</div>'
     table = ""
     if found["twins"]:
         rows = [

@@ -54,7 +54,7 @@ def tuning_page(
             (f"{moved[place]:.1%}", f"accuracy of moved images, {moved[0]:.1%} with closed windows"),
         ]
     )
-    body += f'<div class="scroll">{to_svg(tuning_chart(dials, accuracy, moved))}</div>'
+    body += f'<div class="row">{to_svg(tuning_chart(dials, accuracy, moved))}</div>'
     body += (
         '<p class="soft">Moved images count as right if they keep the class of the original, whether or not they '
         "should: for images whose class changes when they are moved, this number should not reach 100 %.</p>"

@@ -28,6 +28,11 @@ __all__ = [
 SMALLEST = 8
 """Smallest side of images in pixels: networks halve it up to three times."""
 
+LARGEST = 2048
+"""Largest side of images in pixels."""
+SEEDS = 2**63
+"""Seeds are smaller than this."""
+
 
 def check_threads(count: int) -> None:
     """Refuse a number of threads that the machine cannot use; 0 leaves the choice to torch."""
@@ -60,6 +65,11 @@ def check_settings(config: TrainConfig, processes: int) -> None:
     for name in ("clip", "log_steps", "save_seconds", "watch"):
         if getattr(config, name) < 0:
             raise UserError(f"{name} must not be negative, got {getattr(config, name)}")
+    for name, seed in (("seed", config.seed), ("data.seed", config.data.seed)):
+        if not 0 <= seed < SEEDS:
+            raise UserError(f"{name} must be a whole number from 0 to 2⁶³ − 1, got {seed}")
+    if config.data.size is not None and config.data.size > LARGEST:
+        raise UserError(f"data.size must be at most {LARGEST} pixels, got {config.data.size}")
     if config.data.size is not None and config.data.size < SMALLEST:
         raise UserError(
             f"data.size must be at least {SMALLEST} pixels, got {config.data.size}: networks halve images up to three "

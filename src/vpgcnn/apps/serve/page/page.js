@@ -3,7 +3,7 @@
 
 const byId = id => document.getElementById(id);
 const state = { sample: null, angle: 0, label: "", order: "original", offset: 0, upload: null, invert: false,
-  windows: 0, moves: "rotation" };
+  windows: 0, moves: "rotation", mirror: false };
 const unfolded = new Set();  // networks whose layers are shown
 const LIMIT = 24, STEPS = 36;
 const COLORS = ["--one", "--two", "--three", "--four"], DASHES = ["solid", "dash", "dot", "dashdot"];
@@ -39,7 +39,8 @@ async function ask(path, options) {
 function notify(text) { byId("message").textContent = text; }
 
 function question(steps, upload) {
-  const request = { moves: state.moves, angle: state.angle, steps, invert: Boolean(upload) && state.invert };
+  const request = { moves: state.moves, angle: state.angle, steps, invert: Boolean(upload) && state.invert,
+    mirror: state.mirror };
   if (!byId("opening").hidden) request.windows = state.windows;
   if (upload) request.image = upload.data; else request.sample = state.sample;
   return ask("api/inspect", {
@@ -150,12 +151,16 @@ function level(each) {
   if (weights.length <= 12) weights.forEach((weight, number) => {
     const [x, y] = place(360 * number / weights.length, 30);
     const dot = make("circle", { cx: x, cy: y, r: (1 + 5 * weight / most).toFixed(1), class: "dot" });
-    dot.append(make("title", {}, `${signed(360 * number / weights.length)}°: weight ${weight.toFixed(2)}`));
+    const element = ofMirrors(each) ? ["as it is", "mirrored"][number] : `${signed(360 * number / weights.length)}°`;
+    dot.append(make("title", {}, `${element}: weight ${weight.toFixed(2)}`));
     svg.append(dot);
   });
   svg.append(make("text", {}, each.theta.toFixed(2)));
   return make("figure", {}, svg, make("figcaption", {}, each.layer));
 }
+
+// Whether a θ is about left and right: then its circle has two elements only.
+function ofMirrors(each) { return each.layer.endsWith(" mirror"); }
 
 // One dial for the network: the mean of its layers. Layers are unfolded on demand.
 function dials(network) {
@@ -191,9 +196,9 @@ function show(found) {
         make("span", {}, `${(100 * share).toFixed(1)}%`));
     });
     const share = info.moves === "hue" ? "hues" : "rotations";
-    const about = network.levels.length
-      ? `θ is the share of the circle (${share}) that the network uses for this image, as a window around 0°; 1 is all of it.`
-      : `${info.about}: it has no level for each image.`;
+    let about = `θ is the share of the circle (${share}) that the network uses for this image, as a window around 0°; 1 is all of it.`;
+    if (network.levels.every(ofMirrors)) about = "θ = 0.5: the network uses the image as it is; 1: its mirror image, too.";
+    if (!network.levels.length) about = `${info.about}: it has no level for each image.`;
     return make("div", { class: "network" }, make("h2", {}, network.model, make("span", { class: "soft small" }, info.about)),
       make("p", { class: "guess", "aria-live": "polite" }, network.guess), ...bars, ...dials(network), make("p", { class: "soft small" }, about));
   });
@@ -242,6 +247,12 @@ function marks() {
 }
 
 function promise(model) {
+  const sides = `${model.name}: with open windows (θ = 1), the same answer for the mirror image`;
+  if (model.mirrors && !model.moves) return `${sides}; nothing is promised of ${state.moves === "hue" ? "hue shifts" : "rotations"}.`;
+  return model.mirrors ? `${angles(model)} ${sides}.` : angles(model);
+}
+
+function angles(model) {
   const angles = model.promised[state.moves];
   if (angles === null) return `${model.name}: with open windows (θ = 1), the same answer at every angle, as far as the pixel grid allows.`;
   if (!angles.length) return `${model.name}: its layers do not know this move, so nothing is promised.`;
@@ -249,9 +260,13 @@ function promise(model) {
   return `${model.name}: with open windows (θ = 1), the same answer at ${shown.join(", ")} (dashed lines); nothing is promised between them.`;
 }
 
+// Whether the networks know of mirrors only: the page can rotate their images, but that is not what they are for.
+function onlyMirrors() { return models.some(model => model.mirrors) && models.every(model => !model.moves); }
+
 function describe() {
   const hue = state.moves === "hue";
-  byId("title").textContent = hue ? "Shift the hue of an image and watch the levels" : "Rotate an image and watch the levels";
+  const title = hue ? "Shift the hue of an image" : onlyMirrors() ? "Mirror an image" : "Rotate an image";
+  byId("title").textContent = `${title} and watch the levels`;
   byId("promise").textContent = models.map(promise).join(" ");
   byId("moves").value = state.moves;
 }
@@ -317,6 +332,7 @@ function remember(another = false) {
   if (state.sample !== null && !state.upload) words.set("sample", state.sample);
   if (state.moves !== kinds[0]) words.set("moves", state.moves);
   if (signed(state.angle)) words.set("angle", signed(state.angle));
+  if (state.mirror) words.set("mirror", 1);
   if (state.windows !== tuned()) words.set("windows", state.windows);
   if (state.label) words.set("label", state.label);
   if (state.order !== "original") words.set("order", state.order);
@@ -335,6 +351,7 @@ function recall() {
   state.upload = null;
   state.moves = kinds.includes(words.get("moves")) ? words.get("moves") : kinds[0];
   state.angle = number("angle", 0) % 360;
+  state.mirror = words.get("mirror") === "1" && models.some(model => model.mirrors);
   state.windows = Math.max(-1, Math.min(1, number("windows", tuned())));
   state.offset = Math.max(0, Math.floor(number("offset", 0)));
   state.label = models[0].classes.includes(words.get("label")) ? words.get("label") : "";
@@ -449,6 +466,7 @@ function controls() {
     remember();
     renew();
   });
+  byId("mirror").addEventListener("change", event => { state.mirror = event.target.checked; remember(); renew(); });
   byId("windows").addEventListener("input", event => setWindows(Number(event.target.value)));
   byId("tuning").addEventListener("click", pickTuning);
   byId("invert").addEventListener("change", event => { state.invert = event.target.checked; if (state.upload) renew(); });
@@ -493,6 +511,7 @@ async function start() {
   recall();
   byId("label").value = state.label;
   byId("order").value = state.order;
+  byId("mirror").checked = state.mirror;
   describe();
   showAngle();
   showWindows();
@@ -514,6 +533,7 @@ addEventListener("DOMContentLoaded", async () => {
     state.moves = kinds[0];
     for (const kind of kinds) byId("moves").append(make("option", { value: kind }, kind === "hue" ? "hue" : "rotation"));
     byId("choice").hidden = kinds.length < 2;
+    byId("mirroring").hidden = models.every(model => !model.mirrors);
     byId("inverting").hidden = models[0].channels !== 1;
     byId("about").textContent = `${models.map(model => `${model.name} (${model.about})`).join(" and ")}. ${found.note}`;
     byId("cost").hidden = !tuning();
