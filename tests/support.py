@@ -49,6 +49,7 @@ from vpgcnn._ops import resample
 from vpgcnn.groups import translate_index
 from vpgcnn.kernels import KernelSpec
 from vpgcnn.levels import Distribution, Family, InvariantEncoder, LevelSpec, VariationalLevel, Window
+from vpgcnn.levels.costs import CALM, DEPTH, KNOTS, bowl
 from vpgcnn.levels.encoder import GAIN
 from vpgcnn.objective import Elbo
 
@@ -200,14 +201,21 @@ def set_theta(model: nn.Module, value: float) -> None:
         if isinstance(module, VariationalLevel):
             nn.init.zeros_(module.encoder.linear.weight)
             nn.init.zeros_(module.encoder.linear.bias)
-            module.encoder.start.fill_(value)
+            if module.prior is None:
+                module.encoder.start.fill_(value)
+            else:
+                closed, whole = module.family.opened(torch.tensor([[0.0], [1.0]]), module.group)
+                opening = torch.where(whole > closed, (value - closed) / (whole - closed), 1.0).clamp(0, 1)
+                module.prior.data.copy_(bowl(opening.to(module.prior.dtype)))
 
 
 def vary_theta(model: nn.Module, std: float) -> None:
     """Make every encoder's answers differ between images, as by a plain linear layer with weights of this deviation."""
     for module in model.modules():
         if isinstance(module, InvariantEncoder):
-            nn.init.normal_(module.linear.weight, std=std * module.linear.in_features / GAIN)
+            slopes = module.start.numel() % KNOTS == 0  # θ is where they are 0
+            scale = DEPTH / CALM**0.5 if slopes else 1.0
+            nn.init.normal_(module.linear.weight, std=scale * std * module.linear.in_features / GAIN)
 
 
 def decided(level: LevelSpec) -> LevelSpec:

@@ -514,8 +514,8 @@ def _total(parts: list[Tensor], like: Tensor) -> Tensor:
 
 
 def _decided(q: Distribution, values: Tensor) -> Tensor:
-    """Values `(B,)` of a decision; 0 for images whose window was drawn at random, as nothing can be learned from it."""
-    return values if q.explored is None else torch.where(q.explored[:, 0] < 0, values, 0.0)
+    """Values `(B,)` of a decision; 0 for images whose window was drawn at random, but with their slopes."""
+    return values if q.explored is None else torch.where(q.explored[:, 0] < 0, values, values - values.detach())
 
 
 class Prediction(NamedTuple):

@@ -11,6 +11,7 @@ import torch
 from app_support import make_photos, vpgcnn
 from torch import Tensor, nn
 
+from support import set_theta
 from vpgcnn import SO2, GroupConv2d, GroupPool, LiftConv2d, Prediction, Variational, name_layers
 from vpgcnn.errors import UserError
 from vpgcnn.lab.data import Split
@@ -26,8 +27,7 @@ class Wobbly(nn.Module):
         super().__init__()
         self.lift = LiftConv2d(1, 2, 3, SO2(4))
         self.conv = GroupConv2d(2, 2, 3, SO2(4), level=Variational())
-        nn.init.zeros_(self.conv.level.encoder.linear.weight)  # type: ignore[union-attr]
-        self.conv.level.encoder.start.fill_(0.5)  # type: ignore[union-attr]
+        set_theta(self, 0.5)
         name_layers(self)
 
     def forward(self, images: Tensor) -> Prediction:

@@ -314,7 +314,8 @@ def test_maps_of_depthwise_networks_lie_pixel_by_pixel_on_a_cpu() -> None:
     plain = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
     images = torch.rand(2, 3, 12, 12)
     for model, expected in ((depthwise, torch.channels_last), (plain, torch.contiguous_format)):
-        net = convert(model, Hue(3), example=images)
+        level = Variational(Window(1 / 3), explore=0.0)
+        net = convert(model, Hue(3), level=level, example=images)
         seen: list[Tensor] = []
         net.network[1].register_forward_pre_hook(lambda _, args, seen=seen: seen.append(args[0]))
         assert torch.allclose(net.train()(images).logits, model(images), atol=1e-6)

@@ -42,7 +42,7 @@ def learned_level(group: Group, family: Family) -> tuple[VariationalLevel, Group
     """A level in evaluation mode and a feature of 12 images, which it gives windows that differ."""
     level, feature = built(group, family=family), many(group, 12)
     level.encoder.standardise.momentum = 1.0
-    vary_theta(level, 0.02)
+    vary_theta(level, 0.01)
     level(feature)
     theta = level.eval()(feature).theta
     assert theta.std(dim=0).min() > 0.005

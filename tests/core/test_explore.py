@@ -1,14 +1,13 @@
 """Exploration in training: what is drawn, when, and what it does to gradients."""
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from support import BOTH, SmallNet, built, explored_images, many, random_feature, set_theta, vary_theta, warm
+from support import BOTH, SmallNet, built, explored_images, many, random_feature, vary_theta, warm
 from vpgcnn import (
     SO2,
     Full,
@@ -27,7 +26,8 @@ from vpgcnn import (
 )
 from vpgcnn.levels import Family, InvariantEncoder, VariationalLevel
 from vpgcnn.levels import level as level_module
-from vpgcnn.levels.level import EXPLORE, LOCAL, Condition
+from vpgcnn.levels.costs import INFLUENCE, KNOTS, slopes_at, slopes_of
+from vpgcnn.levels.level import EXPLORE, Condition
 from vpgcnn.measure import read_levels
 from vpgcnn.objective import Elbo
 
@@ -37,7 +37,7 @@ from vpgcnn.objective import Elbo
 def test_evaluation_draws_nothing() -> None:
     images = torch.rand(8, 3, 8, 8)
     net = warm(SmallNet(Hue(3), level=Variational(Window(0.6), explore=0.9)), images)
-    same = SmallNet(Hue(3), level=Variational(Window(0.6), explore=0.0)).eval()
+    same = SmallNet(Hue(3), level=Variational(Window(0.6), explore=0.1)).eval()
     same.load_state_dict(net.state_dict())
     with torch.no_grad():
         state = torch.get_rng_state()
@@ -87,59 +87,7 @@ def test_a_quarter_is_closed_a_quarter_open_and_the_others_cover_what_is_between
         assert float((between - even).abs().max()) < 0.02  # Kolmogorov-Smirnov: below 1.63/√10000 in 99 %
         ends.append(closed)
     assert float((ends[0] & ends[1]).double().mean()) == pytest.approx(9 / 64, abs=0.01)
-    whole = q.explored[:, 0] == -0.5
-    assert float((q.theta.detach()[whole] - 0.6).abs().mean()) < 0.1  # the encoder's, near the start
-
-
-def test_half_of_the_decided_windows_are_narrowed_evenly() -> None:
-    level, feature = built(explore=0.25), many(Hue(3), 40_000)
-    set_theta(level, 0.8)
-    q = level(feature)
-    decided = ~explored_images(q)
-    narrowed = q.explored[:, 0] < -1
-    assert float(narrowed[decided].double().mean()) == pytest.approx(0.5, abs=0.02)
-    assert torch.allclose(q.theta[decided & ~narrowed], torch.tensor(0.8))
-    left = ((q.theta[narrowed, 0] - 1 / 3) / (0.8 - 1 / 3)).detach().sort().values
-    assert float((left - torch.linspace(0, 1, len(left))).abs().max()) < 0.02
-
-
-def test_narrowed_windows_tell_what_the_window_costs_against_a_closed_one() -> None:
-    """The mean gradient over all ways of narrowing is the slope of the line from the closed window to the window."""
-    level, raws = built(explore=0.25), []
-    level.encoder.register_forward_hook(lambda _module, _inputs, raw: raws.append(raw))
-    set_theta(level, 0.8)
-    q = level(many(Hue(3), 40_000))
-
-    def loss(theta: Tensor) -> Tensor:
-        return (9 * theta).sin() + theta.square()
-
-    (found,) = torch.autograd.grad(loss(q.theta).sum(), raws)
-    narrowed, whole = q.explored[:, 0] < -1, q.explored[:, 0] == -0.5
-    closed, width = torch.tensor(1 / 3), torch.tensor(0.8, requires_grad=True)
-    line = (loss(width) - loss(closed)) / (width - closed)
-    assert float(found[narrowed].mean()) == pytest.approx(line.item(), abs=0.2)  # 4 standard errors
-    (slope,) = torch.autograd.grad(loss(width), width)
-    assert torch.allclose(found[whole], LOCAL * slope, rtol=1e-4)
-
-
-def _bump(theta: Tensor) -> Tensor:
-    """Lowest for closed windows; from 0.9, narrower windows are worse at first."""
-    return (theta - 0.4).clamp(0, 0.2) + 0.1 * torch.exp(-((theta - 0.7) / 0.1).square())
-
-
-@pytest.mark.parametrize("loss", [lambda theta: (theta - 0.4).clamp(0, 0.2), _bump], ids=["flat stretch", "hill"])
-def test_the_gradient_sees_beyond(loss: Callable[[Tensor], Tensor]) -> None:
-    """A loss that is lower only for closed windows: the slope at θ = 0.9 does not say so, but narrowed windows do."""
-
-    def slope(share: float) -> float:
-        level = built(explore=share)
-        set_theta(level, 0.9)
-        theta = level(many(Hue(3), 4000)).theta
-        (found,) = torch.autograd.grad(loss(theta).mean(), [level.encoder.linear.bias])
-        return float(found)
-
-    assert slope(0.0) <= 0
-    assert slope(0.25) > 0
+    assert float((q.theta.detach()[~explored] - 0.6).abs().mean()) < 0.1  # the encoder's, near the start
 
 
 def test_explored_windows_do_not_depend_on_the_image_or_the_encoder() -> None:
@@ -249,7 +197,7 @@ def test_the_same_seed_gives_the_same_draws_with_and_without_a_generator(group: 
 
 
 def test_per_sample_gradients_with_exploration() -> None:
-    """Under `vmap` each image draws its own; those that explore give the encoder no gradient."""
+    """Under `vmap` each image draws its own window, and its own slope is what the encoder learns from."""
     level = built(explore=0.5)
     state = {key: value.detach() for key, value in level.named_parameters()}
     values = torch.randn(64, 1, 4, 3, 5, 5)
@@ -259,16 +207,18 @@ def test_per_sample_gradients_with_exploration() -> None:
         return functional_call(level, parameters, (feature,)).theta.sum()
 
     found = vmap(grad(loss), in_dims=(None, 0), randomness="different")(state, values)["encoder.linear.bias"]
-    silent = int((found[:, 0] == 0).sum())
-    assert 16 < silent < 48
+    assert found.shape == (64, KNOTS)
+    closed, whole = found[:, 0] != 0, found[:, -1] != 0
+    assert 5 < int(closed.sum()) < 30  # only drawn windows are at an end
+    assert 3 < int(whole.sum()) < 25
+    assert found.any(dim=1).all()
 
 
 # ---------------------------------------------------------------- gradients
 
 
-@pytest.mark.parametrize("term", ["nll", "kl", "unused"])
-def test_explored_images_teach_the_encoder_nothing(term: str) -> None:
-    """The gradient at the encoder's output, for each image of each level: exactly 0 where the window was drawn."""
+def test_images_teach_the_encoder_the_slope_at_the_width_they_had() -> None:
+    """Of each image of each level, drawn windows included: predicted minus true slope, shared by the two next knots."""
     net = SmallNet(Hue(6), level=Variational(Window(0.6), explore=0.5))
     images, labels = torch.rand(16, 3, 8, 8), torch.randint(5, (16,))
     raws: list[Tensor] = []
@@ -281,18 +231,37 @@ def test_explored_images_teach_the_encoder_nothing(term: str) -> None:
         if isinstance(module, InvariantEncoder):
             module.register_forward_hook(keep)
     prediction = net(images)
-    explored = explored_images(prediction.trace["lift"])
-    assert 0 < int(explored.sum()) < 16
-    getattr(Elbo.of(prediction, labels), term).backward()
+    for q in prediction.trace.values():
+        q.theta.retain_grad()
+    Elbo.of(prediction, labels).total().backward()
     assert len(raws) == 4
-    for raw in raws:
+    for raw, q in zip(raws, prediction.trace.values(), strict=True):
         assert raw.grad is not None
-        assert not raw.grad[explored].any()
-        assert raw.grad[~explored].all()
+        assert q.theta.grad is not None
+        opening = (q.theta.detach() - 1 / 6) / (1 - 1 / 6)
+        true = q.theta.grad * (1 - 1 / 6)  # of the mean over the batch
+        most = INFLUENCE * true.abs().mean(dim=0)
+        wrong = slopes_at(slopes_of(raw.detach()), opening) / 16 - true.clamp(-most, most)
+        near = (1 - (opening - torch.linspace(0, 1, KNOTS)).abs() * (KNOTS - 1)).clamp_min(0)
+        assert torch.allclose(raw.grad, wrong * near, atol=1e-7)
+        assert raw.grad[explored_images(q)].any()
 
 
-def test_explored_images_teach_the_network() -> None:
-    """A batch in which every window was drawn: all weights but those of the levels learn from the nll."""
+@pytest.mark.parametrize("term", ["kl", "unused"])
+def test_what_all_images_pay_teaches_the_prior(term: str) -> None:
+    net = SmallNet(Hue(6), level=Variational(Window(0.6), explore=0.5))
+    prediction = net(torch.rand(16, 3, 8, 8))
+    getattr(Elbo.of(prediction, torch.randint(5, (16,))), term).backward()
+    for module in net.modules():
+        if isinstance(module, VariationalLevel):
+            assert module.prior is not None
+            assert module.prior.grad is not None
+            assert module.prior.grad.any()
+            assert all(parameter.grad is None for parameter in module.encoder.parameters())
+
+
+def test_explored_images_teach_all_of_the_network() -> None:
+    """A batch in which every window was drawn: what they leave unused is not in the loss, but its slopes are."""
     net = SmallNet(Hue(3), level=Variational(explore=1 - 1e-9))
     prediction = net(torch.rand(6, 3, 8, 8))
     assert all(explored_images(q).all() for q in prediction.trace.values())
@@ -301,48 +270,8 @@ def test_explored_images_teach_the_network() -> None:
     assert elbo.unused.item() == 0
     elbo.total().backward()
     for key, parameter in net.named_parameters():
-        if ".level." in key:
-            assert parameter.grad is None or not parameter.grad.any(), key
-        else:
-            assert parameter.grad is not None, key
-            assert parameter.grad.any(), key
-
-
-def test_outliers_among_the_images_do_not_decide_for_all() -> None:
-    """An image's gradient is at most `INFLUENCE` times the mean of those that are not 0, on each axis."""
-    from vpgcnn.levels.families import INFLUENCE, tempered
-
-    given = torch.tensor([[1.0, 0.0], [-1.0, 0.2], [0.5, -0.2], [0.0, 0.1], *[[1.0, 0.1]] * 4, [-91.5, 0.0]])
-    parameters = torch.rand(9, 2, requires_grad=True)
-    same = tempered(parameters)
-    assert torch.equal(same, parameters)
-    (found,) = torch.autograd.grad(same, parameters, given)
-    assert torch.equal(found[:8], given[:8])
-    assert found[8].tolist() == pytest.approx([-INFLUENCE * 98 / 8, 0.0])
-    (alone,) = torch.autograd.grad(tempered(parameters), parameters, given[8:].expand(9, 2))
-    assert torch.equal(alone, given[8:].expand(9, 2))  # where all are alike, there is no outlier
-
-
-@pytest.mark.parametrize("share", [0.0, 0.25])
-def test_the_gradients_of_levels_that_explore_are_free_of_outliers(share: float) -> None:
-    from vpgcnn.levels.families import INFLUENCE
-
-    level, raws = built(explore=share), []
-    level.encoder.register_forward_hook(lambda _module, _inputs, raw: raws.append(raw))
-    q = level(many(Hue(3), 40))
-    decided = torch.ones(40, dtype=torch.bool) if q.explored is None else ~explored_images(q)
-    outlier = int(decided.nonzero()[0])
-    pull = torch.ones(40, 1)
-    pull[outlier] = 1000.0
-    (found,) = torch.autograd.grad((q.theta * pull).sum(), raws)
-    if q.explored is not None:
-        pull = torch.where(q.explored < -1, pull, LOCAL * pull)
-    mean = pull[decided].mean()
-    assert found[outlier].item() == pytest.approx(
-        min(pull[outlier].item(), INFLUENCE * mean.item()) if share else 1000.0
-    )
-    decided[outlier] = False
-    assert torch.allclose(found[decided], pull[decided])
+        assert parameter.grad is not None, key
+        assert parameter.grad.any(), key
 
 
 # ---------------------------------------------------------------- what is refused

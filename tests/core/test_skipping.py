@@ -42,7 +42,8 @@ from vpgcnn import (
 from vpgcnn._ops.active import Use, uses_of
 from vpgcnn.export import Deployed, exported
 from vpgcnn.kernels import Harmonic, KernelSpec, Siren, Table, TableKernel
-from vpgcnn.levels import InvariantEncoder, LevelSpec
+from vpgcnn.levels import InvariantEncoder, LevelSpec, VariationalLevel
+from vpgcnn.levels.costs import CALM, KNOTS, bowl
 from vpgcnn.measure import multiplications
 from vpgcnn.nn import GroupLayerNorm, all_elements
 
@@ -99,15 +100,28 @@ class Scripted(InvariantEncoder):
 
     def forward(self, feature: GroupFeature, *, relu: bool = False, keep: Tensor | None = None) -> Tensor:
         raw = super().forward(feature, relu=relu, keep=keep)
-        places = torch.arange(raw.numel()).view(raw.shape[1], raw.shape[0]).t()
-        return 0 * raw + (0.37 * places + 0.1 * self.first.in_features) % 1.3
+        knots = KNOTS if raw.shape[1] % KNOTS == 0 else 1
+        places = torch.arange(raw.numel() // knots).view(raw.shape[1] // knots, raw.shape[0]).t()
+        answers = (0.37 * places + 0.1 * self.first.in_features) % 1.3
+        return 0 * raw + (answers if knots == 1 else curves(answers))
 
 
 class Sensitive(InvariantEncoder):
     """An encoder whose answers are spread over the range, even for images that are much alike."""
 
     def forward(self, feature: GroupFeature, *, relu: bool = False, keep: Tensor | None = None) -> Tensor:
-        return (20000 * super().forward(feature, relu=relu, keep=keep)) % 1.3
+        return curves((300000 * super().forward(feature, relu=relu, keep=keep)[:, ::KNOTS]) % 1.3)
+
+
+def curves(openings: Tensor) -> Tensor:
+    """What an encoder answers for windows `(B, K)`, from closed ones (below 0.3) to open ones (above 1)."""
+    return answers(bowl((1.5 * openings - 0.45).clamp(0, 1)))
+
+
+def answers(slopes: Tensor) -> Tensor:
+    """What an encoder answers `(B, K·KNOTS)` for these slopes `(B, K, KNOTS)`: the inverse of `slopes_of`."""
+    square = (CALM**2 + 4 * slopes.square()).sqrt() - CALM
+    return (slopes.sign() * (square / 2).sqrt()).flatten(1)
 
 
 def scattered(model: nn.Module, kind: type[InvariantEncoder] = Scripted) -> None:
@@ -115,6 +129,8 @@ def scattered(model: nn.Module, kind: type[InvariantEncoder] = Scripted) -> None
     for module in model.modules():
         if isinstance(module, InvariantEncoder):
             module.__class__ = kind
+        if isinstance(module, VariationalLevel) and module.prior is not None:
+            nn.init.zeros_(module.prior)
 
 
 class Joined(nn.Module):
@@ -364,7 +380,7 @@ def test_narrow_windows_take_few_products() -> None:
 def test_mixed_batches_are_computed_in_parts() -> None:
     images = torch.rand(8, 3, 8, 8)
     net = fold(warm(SmallNet(SO2(8), level=Variational()), images))
-    wide = torch.tensor([[1.0], [0.25]]).repeat(4, 1)
+    wide = 100 * answers(bowl((torch.tensor([[1.0], [0.25]]).repeat(4, 1) - 0.03) / 0.97))
     with patch.object(InvariantEncoder, "forward", lambda *_, **__: wide):
         fast = flops(net, images)
         assert_same(net, images)

@@ -25,6 +25,7 @@ from vpgcnn.lab.networks.config import DIGITS_IN_COLOR
 from vpgcnn.lab.training.checkpoint import Card, save_model
 from vpgcnn.lab.training.recipes import recipe
 from vpgcnn.levels import Full, VariationalLevel
+from vpgcnn.levels.costs import bowl
 from vpgcnn.measure import read_levels, whole_group
 
 SMALL = replace(DIGITS_IN_COLOR, widths=(3, 3, 4), kernel=Siren(hidden=6, omega=4.0))
@@ -119,7 +120,8 @@ def test_each_circle_has_its_window() -> None:
     with torch.no_grad():
         last.encoder.linear.weight.zero_()
         last.encoder.linear.bias.zero_()
-        last.encoder.start.copy_(torch.tensor([1.0, 1 / 3]))
+        assert last.prior is not None
+        last.prior.copy_(bowl(torch.tensor([1.0, 0.0])))
         images = torch.rand(2, 3, 28, 28)
         assert [float(v) for v in read_levels(model, images).theta["last"][0]] == pytest.approx([1.0, 1 / 3])
         before = model(images)[0]

@@ -56,8 +56,8 @@ class Distribution(ABC):
     shared: bool = False
     """Whether it is the same for all images."""
     explored: Tensor | None = None
-    """`(B, P)`: the random numbers behind windows that were drawn; negative for images whose window was decided, below
-    −1 if it was then narrowed. None: all were decided. The levels of one network explore the same images."""
+    """`(B, P)`: the random numbers behind windows that were drawn; negative for images whose window was decided. None:
+    all were decided. The levels of one network explore the same images."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -184,6 +184,8 @@ class WindowDistribution(Distribution):
         regularised: Whether the KL belongs to the loss.
         shared: Whether it is the same for all images.
         explored: As in `Distribution`.
+        priced: θ once more, `(B, K)`, for `kl` and `unused` alone; None for θ itself. A level that predicts slopes
+            learns theirs, which are the same for all images, apart from those of the classification loss.
     """
 
     group: Group
@@ -192,6 +194,7 @@ class WindowDistribution(Distribution):
     regularised: bool = True
     shared: bool = False
     explored: Tensor | None = None
+    priced: Tensor | None = None
 
     def __post_init__(self) -> None:
         axes = len(self.group.axes)
@@ -216,12 +219,16 @@ class WindowDistribution(Distribution):
 
     def kl(self) -> Tensor:
         """−log θ, summed over the axes: `(B,)`. The latent variable is the angle, not the element."""
-        return -self.theta.log().sum(dim=1)
+        return -self._priced.log().sum(dim=1)
 
     def unused(self) -> Tensor:
         """How much of each axis is not in use, from 0 for all of it to 1 for the identity alone; their sum: `(B,)`."""
         scales = tuple(per_span(axis.order) for axis in self.group.axes)
-        return ((1 - self.theta) * constant(scales, self.theta.dtype, self.theta.device)).sum(dim=1)
+        return ((1 - self._priced) * constant(scales, self.theta.dtype, self.theta.device)).sum(dim=1)
+
+    @property
+    def _priced(self) -> Tensor:
+        return self.theta if self.priced is None else self.priced
 
     def sample(self, noise: Tensor) -> Tensor:
         """Sample elements u = πθε by the reparametrisation trick.

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from vpgcnn._ops.autograd import Function
 from vpgcnn._ops.constants import constant
-from vpgcnn._ops.distributed import is_distributed, sum_over_processes
 from vpgcnn._ops.precision import uniform
 from vpgcnn.groups import Group
 from vpgcnn.levels.distributions import (
@@ -43,8 +42,6 @@ __all__ = [
 
 MOST_LIKELY = 0.99
 """The highest probability that an element of a Gumbel-softmax level can start with: at 1 it could not learn."""
-INFLUENCE = 3.0
-"""The largest gradient of an image, as a multiple of the mean over the batch."""
 LARGEST_LOGIT = 30.0
 """Beyond it a probability underflows in single precision, and the KL has no gradient there."""
 
@@ -86,38 +83,6 @@ def bound(raw: Tensor, low: list[float], high: float) -> Tensor:
     return bounded
 
 
-class _Tempered(Function):
-    """The identity, whose gradient gives no image more than `INFLUENCE` times the mean influence."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(parameters: Tensor) -> Tensor:
-        return parameters.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        total, count = grads[0].abs().sum(dim=0), (grads[0] != 0).to(grads[0].dtype).sum(dim=0)
-        if is_distributed():
-            total, count = sum_over_processes(torch.stack([total, count])).unbind()
-        most = INFLUENCE * total / count.clamp_min(1)  # images whose window was drawn have no gradient
-        return grads[0].clamp(-most, most)
-
-
-def tempered(parameters: Tensor) -> Tensor:
-    """The same parameters `(B, P)`; in the gradient, outliers among the images count less.
-
-    A few misclassified images have slopes that are a hundred times those of the others. They would decide for all
-    images, and the small, steady pull of the price would be lost in their noise.
-    """
-    same: Tensor = _Tempered.apply(parameters)
-    return same
-
-
 class Family(ABC):
     """A kind of distribution over the group, as a value: it holds no tensors and knows no layer."""
 
@@ -152,10 +117,10 @@ class Family(ABC):
         """Bounded parameters `(B, P)` of a level that uses the share `own` of an outer level's `below`."""
         raise NotImplementedError
 
-    def spread(self, noise: Tensor, group: Group) -> Tensor | None:
-        """Parameters `(B, P)` that cover the family's range as the noise `(B, P)` covers [0, 1), for exploration.
+    def opened(self, opening: Tensor, group: Group) -> Tensor | None:
+        """Parameters `(B, P)` from the closed (0) to the open end (1) of the family's range, by openings `(B, P)`.
 
-        None: the family cannot explore.
+        None: the family has no such ends. Then a level cannot compare them, and learns from slopes at its own width.
         """
         return None
 
@@ -165,10 +130,6 @@ class Family(ABC):
         None: the family has no such ends.
         """
         return None
-
-    def narrowed(self, parameters: Tensor, share: Tensor, group: Group) -> Tensor:
-        """Bounded parameters `(B, P)`, moved towards the closed end so that a share in [0, 1] of the way is left."""
-        return parameters
 
     @abstractmethod
     def distribution(
@@ -225,15 +186,10 @@ class Window(Family):
         dial = dial.to(parameters.dtype)
         return parameters + F.relu(dial) * (1 - parameters) - F.relu(-dial) * (parameters - low)
 
-    def narrowed(self, parameters: Tensor, share: Tensor, group: Group) -> Tensor:
-        low = constant(tuple(self._floors(group)), parameters.dtype, parameters.device)
-        return low + (parameters - low) * share
-
-    def spread(self, noise: Tensor, group: Group) -> Tensor:
-        """Three eighths of the windows closed, a quarter open, the others of every width in between."""
-        # Many are closed: what closed windows are good for, such as directions, often takes longest to learn.
-        low = constant(tuple(self._floors(group)), noise.dtype, noise.device)
-        return low + (1 - low) * ((8 * noise - 3) / 3).clamp(0, 1)
+    def opened(self, opening: Tensor, group: Group) -> Tensor:
+        opening = opening.to(torch.promote_types(opening.dtype, torch.float32))
+        low = constant(tuple(self._floors(group)), opening.dtype, opening.device)
+        return torch.lerp(low, torch.ones_like(low), opening)  # both ends exactly
 
     def distribution(
         self, parameters: Tensor, group: Group, *, noisy: bool, generator: torch.Generator | None

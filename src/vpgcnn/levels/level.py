@@ -28,9 +28,10 @@ from vpgcnn._ops.precision import uniform
 from vpgcnn.errors import UserError
 from vpgcnn.features import GroupFeature
 from vpgcnn.groups import Group
+from vpgcnn.levels import costs
 from vpgcnn.levels.distributions import Distribution, WindowDistribution
 from vpgcnn.levels.encoder import InvariantEncoder
-from vpgcnn.levels.families import Family, Window, tempered
+from vpgcnn.levels.families import Family, Window
 
 __all__ = [
     "Condition",
@@ -50,12 +51,10 @@ __all__ = [
 
 Condition = Literal["input", "output"]
 
-EXPLORE = 0.25
+EXPLORE = 0.5
 """The share of the training images whose windows are drawn at random."""
 DROPOUT = 0.5
 """The largest share of its channels that an encoder does not see in training; see `dropout`."""
-LOCAL = 0.5
-"""How much the slope at the window's own width counts, beside what the window costs against a closed one."""
 
 
 def dropout(channels: int) -> float:
@@ -313,10 +312,11 @@ class Variational(LevelSpec):
             which is often more telling. None: the output at a lift (an image has no group axis), else the input.
         encoder_width: Channels of the encoder; None for as many as the feature has.
         detach_features: Stop gradients from the encoder into the features.
-        explore: The share of the training images whose window is drawn at random, so that the network learns to
-            answer at every width and the loss tells the encoder what a width costs. Of the other images, half have
-            their window narrowed at random, which compares it with a closed one; and the encoder sees a random half of
-            the channels if there are many. 0: nothing of this. None: `EXPLORE` for families that can.
+        explore: The share of the training images whose window is drawn at random. The network then learns to answer at
+            every width, and the encoder what each width costs an image; the window is the width that costs least (see
+            `vpgcnn.levels.costs`). It sees a random half of the channels if there are many. 0: nothing of this; the
+            encoder's output is θ, which follows the slope of the loss at θ, as in the paper. None: `EXPLORE` for
+            families that can.
     """
 
     family: Family = Window()
@@ -343,20 +343,32 @@ class VariationalLevel(Level):
 
     dial: Tensor
     """How far windows are opened (up to 1) or closed (down to −1) after training; see `set_dial`."""
+    prior: nn.Parameter | None
+    """Slopes `(P, KNOTS)` of what the loss says about windows of all images alike, such as the price; at first they are
+    those of a valley at the first window. None for levels whose encoder answers θ."""
 
     def __init__(self, group: Group, channels: int, spec: Variational) -> None:
         super().__init__()
         self.group, self.family, self.detach_features = group, spec.family, spec.detach_features
         self.moves_elements = self.family.moves_elements
-        can = self.family.spread(torch.zeros(1, self.family.start(group).numel()), group) is not None
+        start = self.family.start(group)
+        can = self.family.opened(torch.zeros(1, start.numel()), group) is not None
         if spec.explore and not can:
             raise ValueError(f"{self.family} cannot draw windows at random: leave explore out, or choose Window()")
-        self.has_dial = self.family.dialled(self.family.start(group)[None], torch.zeros(()), group) is not None
+        self.has_dial = self.family.dialled(start[None], torch.zeros(()), group) is not None
         self.register_buffer("dial", torch.zeros(()))
         self.explore = (EXPLORE if can else 0.0) if spec.explore is None else spec.explore
-        self.dropout = dropout(channels) if self.explore > 0 else 0.0
-        directions = self.family.directions
-        self.encoder = InvariantEncoder(group, channels, self.family.start(group), spec.encoder_width, directions)
+        self.prior = self._first(start) if self.explore > 0 else None
+        self.dropout = 0.0 if self.prior is None else dropout(channels)
+        start = start if self.prior is None else torch.zeros(self.prior.numel())
+        self.encoder = InvariantEncoder(group, channels, start, spec.encoder_width, self.family.directions)
+
+    def _first(self, start: Tensor) -> nn.Parameter:
+        """Slopes with which windows start at parameters `(P,)` of the family."""
+        ends = self.family.opened(torch.stack([torch.zeros_like(start), torch.ones_like(start)]), self.group)
+        assert ends is not None
+        closed, whole = ends
+        return nn.Parameter(costs.bowl(torch.where(whole > closed, (start - closed) / (whole - closed), 1.0)))
 
     def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
         return self._decide(feature, generator, relu=False)
@@ -367,24 +379,30 @@ class VariationalLevel(Level):
     def _decide(self, feature: GroupFeature, generator: torch.Generator | None, *, relu: bool) -> Distribution:
         keep = self._keep(feature, generator) if self.training and self.dropout > 0 else None
         raw = self.encoder(feature.detach() if self.detach_features else feature, relu=relu, keep=keep)
-        own = self.family.bounded(raw, self.group)
-        own = tempered(own) if self.explore > 0 else own
-        turned = None if self.training else self.family.dialled(own, self.dial, self.group)
-        own = own if turned is None else turned
-        noise = self._noise(feature, own, generator) if self.training and self.explore > 0 else None
-        if noise is not None:
-            drawn = self.family.spread(noise, self.group)
-            assert drawn is not None
-            # Of the windows that were decided, half are narrowed at random. The gradient passes to θ as it is, so its
-            # mean over all ways of narrowing is (loss at θ − loss at the closed window) / (θ − closed): it sees beyond
-            # a flat stretch, and over a hill. The slope at θ alone, from the other half, would not.
-            share, fixed = -1 - noise, own.detach()
-            narrowed = self.family.narrowed(fixed, share, self.group) + (own - fixed)
-            decided = torch.where(share < 0, fixed.lerp(own, LOCAL), narrowed)
-            own = torch.where(noise < 0, decided, drawn)
         family = self.family.at(self.progress)
+        if self.prior is None:
+            own = self._dialled(self.family.bounded(raw, self.group))
+            return family.distribution(own, self.group, noisy=self.training, generator=generator)
+        slopes = costs.slopes_of(raw)
+        prior = self.prior.to(slopes.dtype).expand_as(slopes)
+        opening, noise = costs.lowest(slopes + prior), None
+        if self.training and self.explore > 0:
+            noise = self._noise(feature, opening, generator)
+            opening = torch.where(noise < 0, opening, costs.drawn(noise))
+        own = self._opened(costs.teach(opening, costs.slopes_at(slopes, opening), costs.INFLUENCE))
+        priced = self._opened(costs.teach(opening, costs.slopes_at(prior, opening)))
         q = family.distribution(own, self.group, noisy=self.training, generator=generator)
-        return q if noise is None else replace(q, explored=noise)  # type: ignore[type-var]
+        return replace(q, explored=noise, priced=priced)  # type: ignore[type-var]
+
+    def _opened(self, opening: Tensor) -> Tensor:
+        own = self.family.opened(opening, self.group)
+        assert own is not None
+        return self._dialled(own)
+
+    def _dialled(self, own: Tensor) -> Tensor:
+        """The parameters `(B, P)` that the dial makes of decided ones, in evaluation."""
+        turned = None if self.training else self.family.dialled(own, self.dial, self.group)
+        return own if turned is None else turned
 
     def _keep(self, feature: GroupFeature, generator: torch.Generator | None) -> Tensor:
         """Dropout of the encoder's input: factors `(B, C)`."""
@@ -392,18 +410,15 @@ class VariationalLevel(Level):
         return (numbers >= self.dropout).to(numbers.dtype) / (1 - self.dropout)
 
     def _noise(self, feature: GroupFeature, own: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Random numbers `(B, P)`: from 0 to 1 for the images to explore; for the others −½ or, if their windows are
-        to be narrowed, −1 − the share of the window that is left.
+        """Random numbers `(B, P)`: from 0 to 1 for the images to explore, −1 for the others.
 
         They are those of the network's first level, so that all its windows are closed, open or in between together.
         """
         for q in feature.trace.values():
             if q.explored is not None and q.explored.shape == own.shape:
                 return q.explored.to(own.dtype)
-        noise = _uniform(len(own), 1 + own.shape[1], own.detach(), generator)
-        chosen, numbers = noise[:, :1], noise[:, 1:]
-        whole = chosen < (1 + self.explore) / 2
-        return torch.where(chosen < self.explore, numbers, torch.where(whole, -0.5, -1 - numbers))
+        noise = _uniform(len(own), 1 + own.shape[1], own, generator)
+        return torch.where(noise[:, :1] < self.explore, noise[:, 1:], -1.0)
 
     def extra_repr(self) -> str:
         detached = ", detach_features=True" if self.detach_features else ""

@@ -1,0 +1,134 @@
+"""What each width of a window costs an image, as a level learns it, and the width that is best.
+
+In a training step an image has a window of one width. The backward pass says how its loss would change if the window
+were a little wider: the slope of the loss at that width. An encoder predicts these slopes for all widths, as straight
+lines between `KNOTS` knots, and learns by regression on those that come back (`teach`). The area under the
+predicted slopes is what a window costs; a level takes the width at which that is lowest (`lowest`). It sees all widths
+at once, so neither a flat stretch nor a hill between two widths can hold it.
+
+Widths are counted by their *opening*: 0 for a window on the identity alone, 1 for the whole circle.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vpgcnn._ops.autograd import Function
+from vpgcnn._ops.constants import constant
+from vpgcnn._ops.distributed import is_distributed, sum_over_processes
+
+__all__ = ["KNOTS", "bowl", "drawn", "lowest", "slopes_at", "slopes_of", "teach"]
+
+KNOTS = 9
+"""At how many openings, evenly spaced from 0 to 1, a slope is predicted."""
+DEPTH = 0.05
+"""How fast the slopes rise with the opening before anything is learned, in nats; their zero is the first window."""
+INFLUENCE = 3.0
+"""The steepest slope of the classification loss that an image may teach, as a multiple of the mean over the batch."""
+CALM = 0.001
+"""The square of the answer of an encoder from which on slopes grow faster than it."""
+_PLACES = tuple(number / (KNOTS - 1) for number in range(KNOTS))
+
+
+def bowl(opening: Tensor) -> Tensor:
+    """Slopes `(…, K, KNOTS)` of a cost that is lowest at the openings `(…, K)`, one for each axis."""
+    return DEPTH * (constant(_PLACES, opening.dtype, opening.device) - opening.unsqueeze(-1))
+
+
+def slopes_of(raw: Tensor) -> Tensor:
+    """The slopes `(B, K, KNOTS)` of the classification loss, in nats, that an encoder's answers `(B, K·KNOTS)` predict.
+
+    Steeper than proportional: windows of most images cost next to nothing and those of a few cost much. Where the
+    encoder takes the former for the latter by a tenth, it should be wrong by a hundredth of the cost. The gradient passes
+    to the answers as it is, as in a regression with a canonical link: else answers near 0 would no longer be corrected.
+    """
+    raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
+    slopes = raw * (raw.square() + CALM).sqrt()
+    return (raw + (slopes - raw).detach()).unflatten(1, (-1, KNOTS))
+
+
+def lowest(slopes: Tensor) -> Tensor:
+    """The opening at which the area under the slopes is lowest, exactly; the widest one of equals.
+
+    Args:
+        slopes: `(B, K, KNOTS)`, of the cost at evenly spaced openings.
+
+    Returns:
+        Openings `(B, K)` in [0, 1]. No gradient passes.
+    """
+    slopes = slopes.detach()
+    before, after = slopes[..., :-1], slopes[..., 1:]
+    step = 1 / (KNOTS - 1)
+    cost = F.pad((step / 2 * (before + after)).cumsum(dim=-1), (1, 0))
+    # Between two knots the cost is a parabola. It has its lowest point inside where the slope rises through 0.
+    inside = (before < 0) & (after >= 0)
+    part = torch.where(inside, before / (before - after).clamp_max(-torch.finfo(slopes.dtype).tiny), 0.0)
+    valley = torch.where(inside, cost[..., :-1] + step / 2 * part * before, torch.inf)
+    start = constant(_PLACES[:-1], slopes.dtype, slopes.device)
+    openings = torch.cat([torch.ones_like(part[..., :1]), start + step * part, torch.zeros_like(part[..., :1])], dim=-1)
+    costs = torch.cat([cost[..., -1:], valley, cost[..., :1]], dim=-1)
+    return openings.gather(-1, costs.argmin(dim=-1, keepdim=True)).squeeze(-1)
+
+
+def drawn(noise: Tensor) -> Tensor:
+    """Random openings from noise in [0, 1): three eighths closed, a quarter open, the others even in between."""
+    # Many are closed: what closed windows are good for, such as directions, often takes longest to learn.
+    return ((8 * noise - 3) / 3).clamp(0, 1)
+
+
+def slopes_at(slopes: Tensor, opening: Tensor) -> Tensor:
+    """The predicted slopes `(B, K, KNOTS)` at the openings `(B, K)`: `(B, K)`."""
+    places = constant(_PLACES, slopes.dtype, slopes.device)
+    near = F.relu(1 - (KNOTS - 1) * (opening.unsqueeze(-1) - places).abs())
+    return (slopes * near).sum(dim=-1)
+
+
+class _Teach(Function):
+    """The opening; its gradient becomes the error of the predicted slope."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(opening: Tensor, predicted: Tensor, influence: float | None) -> Tensor:
+        return opening.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float | None], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+        ctx.influence = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, None]:
+        (predicted,), (slopes,) = ctx.saved_tensors, grads
+        if ctx.influence is not None:
+            total, count = slopes.abs().sum(dim=0), slopes.new_tensor(float(len(slopes)))
+            if is_distributed():
+                total, count = sum_over_processes(total), sum_over_processes(count)
+            most = ctx.influence * total / count.clamp_min(1)
+            slopes = slopes.clamp(-most, most)
+        return None, predicted / max(1, len(predicted)) - slopes, None
+
+
+def teach(opening: Tensor, predicted: Tensor, influence: float | None = None) -> Tensor:
+    """The openings as they are; the backward pass fits the predicted slopes to those of the loss.
+
+    The gradient of `predicted` is that of half the mean squared difference between it and the slope of each image's
+    loss, where the loss that is differentiated is the mean over the batch. If it is a multiple of that (a sum, or one
+    part of an accumulated gradient), the predictions become slopes of that multiple, whose lowest point is the same.
+
+    Args:
+        opening: `(B, K)`, what the windows are made of.
+        predicted: `(B, K)`, the predicted slopes there.
+        influence: The steepest slope that an image may teach, as a multiple of their mean over the batch; None for no
+            limit. A few misclassified images have slopes a hundred times as steep as the others, and would decide for
+            all that look like them.
+
+    Returns:
+        `(B, K)`.
+    """
+    taught: Tensor = _Teach.apply(opening, predicted, influence)
+    return taught
