@@ -358,15 +358,21 @@ def without_gradient(plain: nn.Module, shown: Tensor) -> list[str]:
 
     net = convert(plain, Hue(3), level=Variational(Window(initial=0.6), explore=0.0), example=shown).eval()
     stir(net, 0.1)  # more would saturate some attentions
-    for part in net.modules():
-        if isinstance(part, InvariantEncoder):
-            nn.init.normal_(part.linear.weight, std=1e-4)  # more would close windows of large features
     new = {key: each for key, each in net.named_parameters() if re.search(r"\.(cross|squeeze|level)\.", key)}
     for key, parameter in net.named_parameters():
         parameter.requires_grad_(key in new)
-    found = net(shown)
-    (found.logits.square().sum() + found.kl.sum()).backward()
-    return [key for key, each in new.items() if each.grad is None or not each.grad.any()]
+    missing: list[str] = []
+    for size in (1e-4, 1e-8):  # large features close windows, and closed ones have no gradient
+        for part in net.modules():
+            if isinstance(part, InvariantEncoder):
+                nn.init.normal_(part.linear.weight, std=size)
+        net.zero_grad()
+        found = net(shown)
+        (found.logits.square().sum() + found.kl.sum()).backward()
+        missing = [key for key, each in new.items() if each.grad is None or not each.grad.any()]
+        if not missing:
+            break
+    return missing
 
 
 def output(answer: Any) -> Tensor:
