@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from convert_support import FEW, assert_same_and_invariant, convert, images, stirred
 from support import vary_theta
 from vpgcnn import Elbo, Full, Hue, Rotations, Variational, Window
+from vpgcnn.conversion import soften
 from vpgcnn.errors import UserError
 from vpgcnn.groups import Group
 
@@ -242,6 +243,10 @@ class Odd(Plain):
 def test_it_is_refused_in_a_sentence(way: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         convert(Odd(way), Hue(3), example=images())
+
+
+def test_reversible_networks_can_be_softened() -> None:
+    assert "f" in soften(Odd("reversible"), Rotations(4), 0.5, example=images()).defects
 
 
 def test_without_a_level_that_learns_no_gradient_is_needed() -> None:

@@ -400,6 +400,11 @@ def convert(
         _check_until(network, convs, until)
     standard = tuple(torch.tensor(each).view(1, -1, 1, 1) for each in (mean, std))
     run = tried(network, model, convs, group, until, standard, example)
+    if run.repeated:
+        raise UserError(
+            f"{run.repeated[0]} is computed again in the backward pass from what an autograd function kept, which does "
+            "not tell views apart: let torch keep the maps, or use torch.utils.checkpoint"
+        )
     check_kinds(run.answer, outputs)
     chosen = matching(run.convs, layers, "layers")
     levelled = _levelled(run, chosen, convs, levels)

@@ -43,6 +43,7 @@ class Run(NamedTuple):
         inside: Multiplications for one image until the views are pooled.
         whole: Multiplications for one image in all.
         reached: The convolutions that a gradient of the answer reaches; all where that cannot be told.
+        repeated: Those that run again in the backward pass, on what carries no record.
     """
 
     convs: list[str]
@@ -54,6 +55,7 @@ class Run(NamedTuple):
     inside: int
     whole: int
     reached: frozenset[str]
+    repeated: list[str]
 
 
 def input_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
@@ -271,12 +273,14 @@ def _observed(
         raise UserError(
             "the network answers otherwise when it is asked again: by chance, or by what it was asked before"
         )
-    reached = _reached(network, {name: convs[name] for name in ran}, record, pixels)
-    return Run(ran, images, plain, shared, maps, before, inside, multiplications(), reached)
+    reached, repeated = _reached(network, {name: convs[name] for name in ran}, record, pixels)
+    return Run(ran, images, plain, shared, maps, before, inside, multiplications(), reached, repeated)
 
 
-def _reached(network: nn.Module, convs: Mapping[str, Any], record: Record, pixels: Tensor) -> frozenset[str]:
-    """The convolutions that a gradient of the answer reaches; all where that cannot be told.
+def _reached(
+    network: nn.Module, convs: Mapping[str, Any], record: Record, pixels: Tensor
+) -> tuple[frozenset[str], list[str]]:
+    """The convolutions that a gradient of the answer reaches, and those that run again on its way; see `Run`.
 
     Their outputs are multiplied by a number that asks for a gradient: 1.
 
@@ -287,12 +291,12 @@ def _reached(network: nn.Module, convs: Mapping[str, Any], record: Record, pixel
         pixels: The images, standardised.
     """
     ones = {name: pixels.new_ones((), requires_grad=True) for name in convs}
-    lost: list[str] = []
+    repeated: list[str] = []
 
     def note(name: str) -> Any:
         def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: object) -> Tensor | None:
             if torch._C._current_graph_task_id() != -1 and record_of(input_of(args, kwargs)) is None:
-                lost.append(name)
+                repeated.append(name)
             return out * ones[name] if isinstance(out, Tensor) else None
 
         return hook
@@ -303,7 +307,7 @@ def _reached(network: nn.Module, convs: Mapping[str, Any], record: Record, pixel
             answer = parts_of(network(attach(pixels.clone(), record))).values()
             sums = [part.abs().sum().float() for part in answer if part.requires_grad]
             if not sums:  # a network may compute gradients in training only
-                return frozenset(convs)
+                return frozenset(convs), repeated
             total = torch.stack(sums).sum()
             with torch._C.DisableTorchFunctionSubclass():
                 total = total.as_subclass(Tensor)  # what is computed again in `backward` is to tell views apart
@@ -316,12 +320,7 @@ def _reached(network: nn.Module, convs: Mapping[str, Any], record: Record, pixel
             hook.remove()
         for parameter in network.parameters():
             parameter.grad = None
-    if lost:
-        raise UserError(
-            f"{lost[0]} is computed again in the backward pass from what an autograd function kept, which does not "
-            "tell views apart: let torch keep the maps, or use torch.utils.checkpoint"
-        )
-    return found
+    return found, repeated
 
 
 def _alike(one: Tensor, two: Tensor) -> bool:
