@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rows import keep, kept, level_cells
 from vpgcnn import Elbo, Full, Prediction, Rotations, Variational, Window, convert, parameter_groups
 from vpgcnn.conversion import Converted
 from vpgcnn.lab.experiments.base import markdown, spread
@@ -173,9 +174,7 @@ def page(rows: list[dict[str, Any]]) -> str:
         cells = [spread([row[f"validation {way}"]["pixels"] for row in found]) for way in ("upright", "turned")]
         for key in ("pixels", *KINDS):
             cells += [spread([row[f"test {way}"][key] for row in found]) for way in ("upright", "turned")]
-        theta = "; ".join(", ".join(f"{value:.2f}" for value in row["theta"]) for row in found if "theta" in row)
-        ranks = ", ".join(f"{row['auroc']:.2f}" for row in found if "auroc" in row)
-        lines.append([arm, str(len(found)), *cells, theta or "–", ranks or "–", f"{found[0]['cost']:.2f}"])
+        lines.append([arm, str(len(found)), *cells, *level_cells(found)])
     ways = [
         f"{what}, {way}"
         for what in ("test pixels", *(f"IoU {kind}" for kind in KINDS))
@@ -220,7 +219,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     file = options.out / "dense.json"
-    rows: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
+    rows = kept(file)
     train, validation, test = drawn(TRAIN, 0), drawn(VALIDATION, 1), drawn(TEST, 2)
     for seed in options.seeds:
         done = {row["arm"] for row in rows if row["seed"] == seed}
@@ -249,8 +248,7 @@ def main() -> None:
             print(json.dumps(row), flush=True)
             rows.append(row)
             rows.sort(key=lambda row: (list(ARMS).index(row["arm"]), row["seed"]))
-            file.write_text(json.dumps({"command": COMMAND, "rows": rows}, indent=1) + "\n", encoding="utf-8")
-            file.with_suffix(".md").write_text(page(rows), encoding="utf-8")
+            keep(rows, file, COMMAND, page)
 
 
 if __name__ == "__main__":

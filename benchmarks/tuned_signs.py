@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rows import keep, kept, level_cells
 from vpgcnn import Elbo, Full, Prediction, Rotations, Variational, Window, convert, parameter_groups, soften
 from vpgcnn.conversion import Converted
 from vpgcnn.lab.data import DataConfig, Dataset, Split
@@ -235,10 +236,7 @@ def page(rows: list[dict[str, Any]]) -> str:
             if not found:
                 continue
             shares = [spread([row[key] for row in found]) for key in keys]
-            theta = "; ".join(", ".join(f"{v:.2f}" for v in row["theta"]) for row in found if "theta" in row)
-            rank = ", ".join(f"{row['auroc']:.2f}" for row in found if "auroc" in row)
-            costs = f"{found[0]['cost']:.2f}"
-            lines.append([network, arm, str(len(found)), *shares, theta or "–", rank or "–", costs])
+            lines.append([network, arm, str(len(found)), *shares, *level_cells(found)])
     heads = ["network", "arm", "seeds", *keys, "θ of free, bound", "θ AUROC", "multiplications"]
     about = (
         f"Thirteen traffic signs of GTSRB, {SIZE} pixels. {EPOCHS} epochs of training, {TUNING} of fine-tuning for "
@@ -279,7 +277,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     file = options.out / "tuned-signs.json"
-    rows: list[dict[str, Any]] = json.loads(file.read_text())["rows"] if file.exists() else []
+    rows = kept(file)
     data = load_signs(
         "signs", DataConfig(name="gtsrb-turn", size=SIZE), data_directory(options.data_dir), REACH[:, 0], SIGNS
     )
@@ -311,9 +309,7 @@ def main() -> None:
                 print(json.dumps(rows[-1], ensure_ascii=False), flush=True)
                 order = [list(NETWORKS), list(ARMS)]
                 rows.sort(key=lambda r: (order[0].index(r["network"]), order[1].index(r["arm"]), r["seed"]))
-                text = json.dumps({"command": COMMAND, "rows": rows}, ensure_ascii=False, indent=1)
-                file.write_text(text + "\n", encoding="utf-8")
-                file.with_suffix(".md").write_text(page(rows), encoding="utf-8")
+                keep(rows, file, COMMAND, page)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ Random weights answer nearly the same to every image, so that no mistake would s
 and all differences are measured against those between images.
 
 python tools/architectures.py                  convert 150 of them; writes results/scripts/architectures.json
-python tools/architectures.py tv:resnet18 …    those alone
+python tools/architectures.py tv:resnet18 …    those alone, also if they were measured before
 python tools/architectures.py mistakes         are mistakes that are put into mixing noticed?
 """
 
@@ -358,15 +358,21 @@ def without_gradient(plain: nn.Module, shown: Tensor) -> list[str]:
 
     net = convert(plain, Hue(3), level=Variational(Window(initial=0.6), explore=0.0), example=shown).eval()
     stir(net, 0.1)  # more would saturate some attentions
-    for part in net.modules():
-        if isinstance(part, InvariantEncoder):
-            nn.init.normal_(part.linear.weight, std=1e-4)  # more would close windows of large features
     new = {key: each for key, each in net.named_parameters() if re.search(r"\.(cross|squeeze|level)\.", key)}
     for key, parameter in net.named_parameters():
         parameter.requires_grad_(key in new)
-    found = net(shown)
-    (found.logits.square().sum() + found.kl.sum()).backward()
-    return [key for key, each in new.items() if each.grad is None or not each.grad.any()]
+    missing: list[str] = []
+    for size in (1e-4, 1e-8):  # large features close windows, and closed ones have no gradient
+        for part in net.modules():
+            if isinstance(part, InvariantEncoder):
+                nn.init.normal_(part.linear.weight, std=size)
+        net.zero_grad()
+        found = net(shown)
+        (found.logits.square().sum() + found.kl.sum()).backward()
+        missing = [key for key, each in new.items() if each.grad is None or not each.grad.any()]
+        if not missing:
+            break
+    return missing
 
 
 def output(answer: Any) -> Tensor:
@@ -494,14 +500,19 @@ def written(name: str, rows: list[dict[str, Any]]) -> None:
     temporary.replace(target)
 
 
-def main(names: Iterable[str]) -> None:
-    """Try every name, write what was found after each."""
+def main(names: Iterable[str], again: bool = False) -> None:
+    """Try every name, write what was found after each.
+
+    Args:
+        names: Of networks.
+        again: Whether to measure those that were measured already; their rows are replaced.
+    """
     target = RESULTS / "architectures.json"
     rows: list[dict[str, Any]] = json.loads(target.read_text(encoding="utf-8")) if target.exists() else []
     rows = [row for row in rows if "error" not in row]
     done = {row["name"] for row in rows}
     for name in names:
-        if name in done:
+        if name in done and not again:
             continue
         start = time.process_time()
         try:
@@ -509,7 +520,7 @@ def main(names: Iterable[str]) -> None:
         except Exception as error:
             row = {"name": name, "error": f"{type(error).__name__}: {error}".split("\n")[0]}
         row["seconds"] = round(time.process_time() - start, 1)
-        rows.append(row)
+        rows = [row if each["name"] == name else each for each in rows] + ([] if name in done else [row])
         print(row, flush=True)
         written("architectures", rows)
     wrong = {row["name"]: faults(row) for row in rows if faults(row)}
@@ -521,4 +532,4 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["mistakes"]:
         try_mistakes()
     else:
-        main(sys.argv[1:] or many())
+        main(sys.argv[1:] or many(), again=bool(sys.argv[1:]))

@@ -527,7 +527,7 @@ def test_one_number_stands_for_all_channels() -> None:
 def test_modules_that_do_not_fit_are_named() -> None:
     with pytest.raises(UserError, match=r"cannot convert 1 \(LSTM\)"):
         convert(nn.Sequential(nn.Conv2d(3, 4, 3), nn.LSTM(4, 4)), Hue(3))
-    for plain in (nn.Sequential(nn.Flatten(), nn.Linear(3, 4)), nn.ConvTranspose2d(3, 4, 3), nn.LazyConv2d(4, 3)):
+    for plain in (nn.Sequential(nn.Flatten(), nn.Linear(3, 4)), nn.ConvTranspose2d(3, 4, 3)):
         with pytest.raises(UserError, match="no convolution"):
             convert(plain, Hue(3))
     with pytest.raises(UserError, match="converted already"):

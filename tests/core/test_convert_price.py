@@ -14,6 +14,7 @@ from vpgcnn._ops.weighted_norm import batch_norm, batch_norm_by_first
 from vpgcnn.conversion import Converted, Cost, MixedConv2d, convert
 from vpgcnn.conversion.plan import Mixing
 from vpgcnn.conversion.views import Record, attach, on_grid
+from vpgcnn.errors import UserError
 from vpgcnn.groups import Group
 from vpgcnn.levels import set_dial
 
@@ -291,21 +292,22 @@ class Aside(nn.Module):
         return {"logits": logits, "map": beside} if self.returns else logits
 
 
-@pytest.mark.parametrize("returns", [False, True])
-def test_without_a_level_on_the_way_all_views_count(returns: bool) -> None:
-    """Unless the level is on the way of another output: all are averaged under the window of the image."""
+def test_a_level_beside_the_logits_counts_for_all_outputs() -> None:
+    """All are averaged under the window of the image, whichever branch the level is in."""
     torch.manual_seed(0)
     plain = Aside().double().eval()
-    plain.returns = returns
+    plain.returns = True
     net = convert(plain, Hue(3), level=Fixed(0.01), levels="two", example=pixels()).eval()
-    assert net.pools_by_level == returns
+    assert net.pools_by_level
     with torch.no_grad():
         expected = net._run(pixels(), net._record(pixels())).logits
         assert torch.allclose(net(pixels()).logits, expected, atol=1e-12)
-        if returns:
-            assert torch.allclose(expected, plain(pixels())["logits"], atol=1e-12)
-        else:
-            assert torch.allclose(net(pixels().roll(1, 1)).logits, expected, atol=1e-10)
+        assert torch.allclose(expected, plain(pixels())["logits"], atol=1e-12)
+
+
+def test_a_level_that_no_output_depends_on_is_refused() -> None:
+    with pytest.raises(UserError, match="the answer does not depend on two, whose level decides which views count"):
+        convert(Aside().double(), Hue(3), level=Fixed(0.01), levels="two", example=pixels())
 
 
 def test_maps_of_depthwise_networks_lie_pixel_by_pixel_on_a_cpu() -> None:

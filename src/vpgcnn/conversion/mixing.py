@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vpgcnn.conversion.moves import moved, moves_of
 from vpgcnn.conversion.plan import Mixing
+from vpgcnn.conversion.trying import like_of
 from vpgcnn.conversion.views import Decided, NeedsAll, Record, attach, coverage, record_of
 from vpgcnn.features import GroupFeature, Trace
 from vpgcnn.groups import Group
@@ -60,6 +61,7 @@ class MixedConv2d(nn.Module):
         size = conv.kernel_size if mixing.kind == "full" else (1, 1)
         others = 0 if mixing.kind == "none" else others
         few = mixing.kind == "low-rank"
+        like = like_of(conv)
         inner, groups = (mixing.rank, 1) if few else (conv.in_channels, conv.groups)
         self.squeeze = nn.Conv2d(conv.in_channels, inner, 1, bias=False) if few else None
         self.cross = nn.ModuleList(
@@ -68,11 +70,11 @@ class MixedConv2d(nn.Module):
         )
         if self.squeeze is not None:
             nn.init.normal_(self.squeeze.weight, std=conv.in_channels**-0.5)
-            self.squeeze.to(next(conv.parameters()).dtype)
+            self.squeeze.to(like.dtype)
         for part in self.cross:
             nn.init.zeros_(part.weight)  # type: ignore[arg-type]
-        self.to(next(conv.parameters()).device)
-        self.cross.to(next(conv.parameters()).dtype)
+        self.to(like.device)
+        self.cross.to(like.dtype)
 
     def __getattr__(self, name: str) -> Any:
         """Attributes of the original convolution, for networks that read them."""
@@ -84,8 +86,10 @@ class MixedConv2d(nn.Module):
                 raise
             return getattr(conv, name)
 
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:  # noqa: A002 (torch's name)
         """Views `(B·m, C, H, W)` to views `(B·m, O, H', W')`."""
+        x = input
         out: Tensor = self.conv(x, *args, **kwargs)
         record = record_of(out)
         partial = self.level is not None and not self.level.is_full

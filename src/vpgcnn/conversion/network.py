@@ -27,7 +27,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._pytree import tree_map_only
 
 from vpgcnn._ops.memory_format import prefer_channels_last
@@ -47,7 +46,7 @@ from vpgcnn.conversion.outputs import (
     rebuilt,
 )
 from vpgcnn.conversion.plan import Cost, Mix, Mixing, planned
-from vpgcnn.conversion.trying import Run, copied, evaluating, examples, tried
+from vpgcnn.conversion.trying import Run, copied, evaluating, examples, like_of, tried
 from vpgcnn.conversion.views import Decided, NeedsAll, Record, Tracking, attach, on_grid, record_of
 from vpgcnn.errors import UserError
 from vpgcnn.features import GroupFeature, Prediction, Trace
@@ -136,6 +135,11 @@ class Converted(nn.Module):
         return [part for part in self.network.modules() if isinstance(part, MixedConv2d) and part.level is not None]
 
     @property
+    def _partial(self) -> list[MixedConv2d]:
+        """Those whose level may leave views out."""
+        return [layer for layer in self._levelled if not layer.level.is_full]  # type: ignore[union-attr]
+
+    @property
     def summary(self) -> str:
         """What was converted, in a sentence."""
         return (
@@ -165,7 +169,10 @@ class Converted(nn.Module):
                 answer = self._without_unused(images)
                 if answer is not None:
                     return answer
-            return self._run(images, self._record(images, weights))
+            answer = self._run(images, self._record(images, weights))
+            if not answer.trace:
+                self._check_levels(answer.trace)
+            return answer
 
     def _run(self, images: Tensor, record: Record) -> Prediction:
         return _prediction(*self._averaged(images, record))
@@ -186,13 +193,23 @@ class Converted(nn.Module):
         kinds = kinds_of(parts, self.group, self.outputs)
         return output, *averaged(parts, merged_record(parts), kinds)
 
+    def _check_levels(self, trace: Trace) -> None:
+        """Refuse an answer that does not depend on what a level decides."""
+        lost = [layer.name for layer in self._partial if layer.name not in trace]
+        if lost:
+            raise UserError(
+                f"the answer does not depend on {lost[0]}, whose level decides which views count: it is on another "
+                "branch, or did not run this time. Choose another convolution by levels="
+            )
+
     def _record(self, images: Tensor, weights: Tensor | None = None) -> Record:
         if images.dim() != 4:
             raise ValueError(f"expected images B×C×H×W, got shape {tuple(images.shape)}")
-        narrows = weights is not None or any(not layer.level.is_full for layer in self._levelled)  # type: ignore[union-attr]
+        narrows = weights is not None or bool(self._partial)
         tracked = torch.is_grad_enabled() and not torch.compiler.is_compiling()
         rows = images.shape[0] * self.group.count
-        return Record(self.group, self._moves, rows, narrows, weights, grads={} if tracked else None)
+        record = Record(self.group, self._moves, rows, narrows, weights, grads={} if tracked else None)
+        return record.called()
 
     def _views(self, images: Tensor, record: Record) -> Tensor:
         """The views of images that are run, standardised: `(B·count, C, H, W)`."""
@@ -242,7 +259,7 @@ class Converted(nn.Module):
             output = self.network(self._pixels(images, (0,)))  # the original, without any views
             return _prediction(output, parts_of(output), {layer.name: q})
         patterns, which = used.unique(dim=0, return_inverse=True)
-        record = replace(self._record(images), known={layer.name: q})
+        record = self._record(images).called(known={layer.name: q})
         if len(patterns) == 1 and bool(patterns.all()):
             return self._run(images, record)
         output, whole = None, dict[str, Tensor]()
@@ -251,7 +268,7 @@ class Converted(nn.Module):
                 index = (which == number).nonzero()[:, 0]
                 kept = tuple(pattern.nonzero()[:, 0].tolist())
                 own = _of_images(q, index)
-                part = replace(record, size=len(index) * len(kept), kept=kept, known={layer.name: own})
+                part = record.called(size=len(index) * len(kept), kept=kept, known={layer.name: own})
                 output, found, trace = self._averaged(images[index], part)
                 if set(trace) != {layer.name}:
                     return None
@@ -279,7 +296,7 @@ class Converted(nn.Module):
             return q, True
         if not self.decides_first:
             return None, False
-        record = replace(self._record(images), peeks=True)
+        record = self._record(images).called(peeks=True)
         try:
             self.network(self._views(images, record))
         except Decided as decided:
@@ -383,11 +400,16 @@ def convert(
         _check_until(network, convs, until)
     standard = tuple(torch.tensor(each).view(1, -1, 1, 1) for each in (mean, std))
     run = tried(network, model, convs, group, until, standard, example)
+    if run.repeated:
+        raise UserError(
+            f"{run.repeated[0]} is computed again in the backward pass from what an autograd function kept, which does "
+            "not tell views apart: let torch keep the maps, or use torch.utils.checkpoint"
+        )
     check_kinds(run.answer, outputs)
     chosen = matching(run.convs, layers, "layers")
     levelled = _levelled(run, chosen, convs, levels)
     first = levels == "first" and levelled == run.convs[:1]
-    mixing = [name for name in chosen if not (first and name in levelled)]
+    mixing = [name for name in chosen if name in run.reached and not (first and name in levelled)]
     ways, cost = planned(convs, mixing, group, mix, budget, run)
     sees_input = level is not None and level.condition == "input"
     for name in run.convs:
@@ -395,6 +417,11 @@ def convert(
         own = _level(level, group, conv) if name in levelled else None
         if name not in ways and own is None:
             continue
+        if own is not None and name not in run.reached and any(each.requires_grad for each in own.parameters()):
+            raise UserError(
+                f"no gradient reaches {name or 'the network'} (torch.no_grad or detach), so its level would not learn: "
+                "choose another convolution by levels=, or Full() or Fixed() for a level that does not learn"
+            )
         mixed = MixedConv2d(conv, group, ways.get(name, Mixing("none")), own, name or "network", sees_input)
         mixed.training = conv.training
         network = _replaced(network, conv, mixed)
@@ -415,13 +442,11 @@ def _is_depthwise(conv: Any) -> bool:
 
 def convolutions(network: nn.Module) -> dict[str, Any]:
     """The convolutions of a network by name; it must have some."""
-    found = {
-        name: part
-        for name, part in network.named_modules()
-        if isinstance(part, nn.Conv2d) and not isinstance(part, LazyModuleMixin)
-    }
+    every = {name: part for name, part in network.named_modules() if isinstance(part, nn.Conv2d)}
+    found = {name: part for name, part in every.items() if not like_of(part).is_complex()}
     if not found:
-        raise UserError("there is no convolution (nn.Conv2d) to convert")
+        reason = "all of them have complex weights" if every else "nn.Conv2d"
+        raise UserError(f"there is no convolution ({reason}) to convert")
     return found
 
 
@@ -448,6 +473,7 @@ def matching(names: list[str], wanted: str | Sequence[str] | None, what: str) ->
 def _levelled(run: Run, chosen: list[str], convs: dict[str, Any], levels: str | Sequence[str] | None) -> list[str]:
     """The convolutions that have a level."""
     if levels is None:
+        chosen = [name for name in chosen if name in run.reached] or chosen
         several = len(run.answer) > 1
         shared = [name for name in chosen if several and name in run.shared and len(run.maps[name]) == 1] or chosen
         large = [name for name in shared if max(convs[name].kernel_size) > 1]
@@ -485,6 +511,7 @@ def _replaced(network: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
 def _checked_start(net: Converted, model: nn.Module, run: Run, *, from_identity: bool) -> Prediction:
     """The first answer; refuse a network that does not start with the original's."""
     start, apart = _start(net, run.images, run.answer, from_identity)
+    net._check_levels(start.trace)
     for name, distance in apart.items():
         expected = run.answer[name]
         eps = torch.finfo(expected.dtype).eps if expected.is_floating_point() else 0.0
@@ -515,6 +542,9 @@ def _start(
         identity = images.new_zeros(len(images), net.group.count)
         identity[:, 0] = 1
     record = net._record(images, identity)
+    mixed = [part for part in net.modules() if isinstance(part, MixedConv2d)]
+    ran = set[nn.Module]()
+    hooks = [part.register_forward_hook(lambda module, *_: ran.add(module)) for part in mixed]
     try:
         with evaluating(net):
             start = net._run(images, record)
@@ -526,6 +556,15 @@ def _start(
             f"the network runs on {len(images)} images, but not on their {record.size} views: does it hold something "
             f"of the size of a batch? ({reason})"
         ) from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+    lost = [part.name for part in mixed if part not in ran]
+    if lost:
+        raise UserError(
+            f"{lost[0]} runs, but not under its name: forward holds it in a list, a dictionary or a function as well. "
+            "Let forward find its modules as attributes"
+        )
     found = parts_of(start.outputs)
     if found.keys() != expected.keys():
         raise UserError(f"the converted network returns {', '.join(found)}; the original {', '.join(expected)}")
@@ -541,7 +580,8 @@ def _apart(name: str, found: Tensor, expected: Tensor) -> float:
         )
     if not expected.numel():
         return 0.0
-    expected, found = expected.detach().double(), found.double()
+    wide = torch.complex128 if expected.is_complex() else torch.float64
+    expected, found = expected.detach().to(wide), found.to(wide)
     return float((found - expected).abs().max()) / (float(expected.abs().max()) or 1.0)
 
 

@@ -246,7 +246,7 @@ def pooled(folded: Tensor, record: Record, weights: Tensor | None, kind: Kind) -
         weights: `(B, count)`; None for all the same.
         kind: How it moves.
     """
-    if not folded.is_floating_point():
+    if not (folded.is_floating_point() or folded.is_complex()):
         raise UserError(
             f"whole numbers of several views ({folded.dtype}) have no mean: let the network return scores instead"
         )

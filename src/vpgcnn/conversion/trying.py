@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -19,7 +21,7 @@ from vpgcnn.conversion.views import Record, attach, record_of
 from vpgcnn.errors import UserError
 from vpgcnn.groups import Group
 
-__all__ = ["Run", "copied", "evaluating", "examples", "tried"]
+__all__ = ["Run", "copied", "evaluating", "examples", "input_of", "like_of", "tried"]
 
 SIZES = (224, 112, 64, 32, 28, 299)
 """Sides of the images that `convert` tries where it gets no example."""
@@ -40,6 +42,8 @@ class Run(NamedTuple):
         before: For each convolution, the multiplications for one image until its first output.
         inside: Multiplications for one image until the views are pooled.
         whole: Multiplications for one image in all.
+        reached: The convolutions that a gradient of the answer reaches; all where that cannot be told.
+        repeated: Those that run again in the backward pass, on what carries no record.
     """
 
     convs: list[str]
@@ -50,18 +54,47 @@ class Run(NamedTuple):
     before: dict[str, int]
     inside: int
     whole: int
+    reached: frozenset[str]
+    repeated: list[str]
+
+
+def input_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
+    """The tensor that a convolution is called with."""
+    found = args[0] if args else kwargs.get("input")
+    return found if isinstance(found, Tensor) else None
+
+
+def like_of(module: nn.Module) -> Tensor:
+    """A tensor that tells a module's precision and device: a parameter, or a buffer where weights are buffers."""
+    found: Tensor = next(itertools.chain(module.parameters(), module.buffers()), torch.zeros(()))
+    return found
 
 
 def copied(model: nn.Module) -> nn.Module:
-    """A copy of a network."""
+    """A copy of a network, which `torch.compile` does not compile: it would not see which rows are views."""
+    blank = [name for name, part in model.named_modules() if isinstance(part, LazyModuleMixin)]
+    if blank:
+        kind = type(model.get_submodule(blank[0])).__name__
+        raise UserError(f"{blank[0] or 'the network'} ({kind}) has no weights yet: run the network on images first")
     try:
-        return copy.deepcopy(model)
+        network = copy.deepcopy(model)
     except Exception as error:  # whatever a network raises that holds what cannot be copied
         reason = f"{type(error).__name__}: {error}".split("\n")[0]
         raise UserError(
             f"the network cannot be copied ({reason}): torch.nn.utils.remove_weight_norm helps where its weights are "
             "computed by the older weight_norm"
         ) from error
+    for parent in list(network.modules()):
+        for name, child in parent._modules.items():
+            parent._modules[name] = _uncompiled(child)
+    return _uncompiled(network)  # type: ignore[return-value]
+
+
+def _uncompiled(module: nn.Module | None) -> nn.Module | None:
+    """The module that `torch.compile` wrapped."""
+    while module is not None and "_orig_mod" in module._modules:
+        module = module._modules["_orig_mod"]
+    return module
 
 
 @contextmanager
@@ -93,7 +126,7 @@ def _frozen(network: nn.Module) -> Iterator[None]:
 def examples(model: nn.Module, convs: dict[str, Any]) -> Iterator[Tensor]:
     """Random images of the sizes that the model may take, its own first."""
     first = next(iter(convs.values()))
-    like = next(first.parameters())
+    like = like_of(first)
     config = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None) or {}
     size = config.get("input_size") if isinstance(config, dict) else getattr(config, "input_size", None)
     channels, *sides = size or (first.in_channels,)
@@ -148,7 +181,7 @@ def tried(
     """
     problem: Exception | None = None
     for images in examples(network, convs) if example is None else [example[:2]]:
-        images = images.to(next(network.parameters()).device)
+        images = images.to(like_of(network).device)
         try:
             with _alone(network, model):
                 return _observed(network, convs, group, until, standard, images)
@@ -182,11 +215,13 @@ def _observed(
         return counter.get_total_flops() // (2 * len(images))
 
     def note(name: str) -> Any:
-        def hook(_: nn.Module, args: tuple[Any, ...], out: object) -> None:
-            if args and isinstance(args[0], Tensor) and isinstance(out, Tensor) and args[0].dim() == out.dim() == 4:
-                found = blind if record_of(args[0]) is None else ran
-                if found is ran and len(args[0]) != len(images):
-                    apart[name] = len(args[0])
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: object) -> None:
+            given = input_of(args, kwargs)
+            if given is not None and isinstance(out, Tensor) and given.dim() == out.dim() == 4:
+                found = blind if record_of(given) is None else ran
+                by_row = torch._C._functorch.is_functorch_wrapped_tensor(given)  # torch.vmap
+                if by_row or (found is ran and len(given) != len(images)):
+                    apart[name] = len(given)
                     return
                 if out.shape[1] == convs[name].out_channels:
                     maps.setdefault(name, []).append((out.shape[-2], out.shape[-1]))
@@ -198,7 +233,7 @@ def _observed(
 
         return hook
 
-    hooks = [conv.register_forward_hook(note(name)) for name, conv in convs.items()]
+    hooks = [conv.register_forward_hook(note(name), with_kwargs=True) for name, conv in convs.items()]
     if until is not None:
         end = network.get_submodule(until)
         hooks.append(end.register_forward_hook(lambda *_: ended.append((len(ran), multiplications()))))
@@ -241,25 +276,76 @@ def _observed(
         raise UserError(
             "the network answers otherwise when it is asked again: by chance, or by what it was asked before"
         )
-    return Run(ran, images, plain, shared, maps, before, inside, multiplications())
+    reached, repeated = _reached(network, {name: convs[name] for name in ran}, record, pixels)
+    return Run(ran, images, plain, shared, maps, before, inside, multiplications(), reached, repeated)
+
+
+def _reached(
+    network: nn.Module, convs: Mapping[str, Any], record: Record, pixels: Tensor
+) -> tuple[frozenset[str], list[str]]:
+    """The convolutions that a gradient of the answer reaches, and those that run again on its way; see `Run`.
+
+    Their outputs are multiplied by a number that asks for a gradient: 1.
+
+    Args:
+        network: The copy.
+        convs: Its convolutions by name.
+        record: That of the first run.
+        pixels: The images, standardised.
+    """
+    ones = {name: pixels.new_ones((), requires_grad=True) for name in convs}
+    repeated: list[str] = []
+
+    def note(name: str) -> Any:
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: object) -> Tensor | None:
+            if torch._C._current_graph_task_id() != -1 and record_of(input_of(args, kwargs)) is None:
+                repeated.append(name)
+            return out * ones[name] if isinstance(out, Tensor) else None
+
+        return hook
+
+    hooks = [conv.register_forward_hook(note(name), with_kwargs=True) for name, conv in convs.items()]
+    try:
+        with evaluating(network), torch.enable_grad():
+            answer = parts_of(network(attach(pixels.clone(), record))).values()
+            sums = [part.abs().sum().float() for part in answer if part.requires_grad]
+            if not sums:  # a network may compute gradients in training only
+                return frozenset(convs), repeated
+            total = torch.stack(sums).sum()
+            with torch._C.DisableTorchFunctionSubclass():
+                total = total.as_subclass(Tensor)  # what is computed again in `backward` is to tell views apart
+            total.backward()
+        found = frozenset(name for name, one in ones.items() if one.grad is not None)
+    except Exception:  # whatever a network raises that cannot be trained like this
+        found = frozenset(convs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for parameter in network.parameters():
+            parameter.grad = None
+    return found, repeated
 
 
 def _alike(one: Tensor, two: Tensor) -> bool:
     """Whether two answers to the same question are one, up to the rounding of parallel sums."""
     if one.shape != two.shape:
         return False
-    one, two = one.as_subclass(Tensor).float(), two.float()
-    size = float(two.nan_to_num().abs().amax()) if two.numel() else 0.0
+    one, two = one.as_subclass(Tensor), two
+    if not one.is_complex():
+        one, two = one.float(), two.float()
+    size = float(two.abs().nan_to_num().amax()) if two.numel() else 0.0
     return torch.allclose(one, two, rtol=0.0, atol=1e-3 * size, equal_nan=True)
 
 
 def _depends(network: nn.Module, conv: nn.Module, pixels: Tensor) -> bool:
     """Whether what a convolution sees depends on the images: a positional encoding does not."""
     seen: list[Tensor] = []
-    hook = conv.register_forward_pre_hook(lambda _, args: seen.append(args[0].clone()))
+    hook = conv.register_forward_pre_hook(
+        lambda _, args, kwargs: seen.append((args[0] if args else kwargs["input"]).clone()), with_kwargs=True
+    )
     try:
         with evaluating(network):
-            network(pixels)
+            network(pixels.clone())
             many = len(seen)
             network(pixels.flip(0, -1) * 0.7)
     finally:

@@ -7,7 +7,9 @@ merged, so that every layer finds the record on its own input: nothing is kept i
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -50,8 +52,17 @@ class Decided(Exception):  # noqa: N818 (no error: an answer)
         self.q = q
 
 
+_CALLS = itertools.count(1)
+
+
 class Views(Tensor):
     """A tensor that carries a `Record`. Made by `attach`; torch's functions pass the record on."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        """A copy without the record: what a network remembers of a call belongs to no other."""
+        with torch._C.DisableTorchFunctionSubclass():
+            found: Tensor = copy.deepcopy(self.as_subclass(Tensor), memo)
+        return found
 
     @classmethod
     def __torch_function__(
@@ -118,6 +129,7 @@ class Record:
         kept: The numbers of the views that are run, if some are left out because they count by 0.
         known: Decisions that were made beforehand, by layer.
         peeks: Whether only the first decision is asked for.
+        call: The number of the call it belongs to; later ones are larger.
     """
 
     group: Group
@@ -133,6 +145,7 @@ class Record:
     kept: tuple[int, ...] | None = None
     known: Trace = dataclasses.field(default_factory=dict)
     peeks: bool = False
+    call: int = 0
 
     @property
     def shown(self) -> tuple[int, ...]:
@@ -214,14 +227,23 @@ class Record:
                 values = _Carry.apply(values, self.grads, keys, *(leaf for _, leaf in own))
         return dataclasses.replace(self, weights=weights, trace=trace, rule=rule, severed=severed), values
 
+    def called(self, **changes: Any) -> Record:
+        """The record at the start of another call of the network."""
+        return dataclasses.replace(self, call=next(_CALLS), **changes)
+
     def after_pooling(self) -> Record:
         """The record once the views were averaged: only the trace goes on."""
         return dataclasses.replace(self, weights=None, rule=None, pooled=True)
 
     def merged(self, other: Record) -> Record:
-        """The record of what is computed from two tensors, as the sum of two `GroupFeature`s has it."""
+        """The record of what is computed from two tensors, as the sum of two `GroupFeature`s has it.
+
+        A tensor that a network kept from an earlier call, such as a mask of ones, counts as a constant.
+        """
         if self is other:
             return self
+        if self.call != other.call:
+            return max(self, other, key=lambda record: record.call)
         weights, rule = self.weights, self.rule
         if self.rule is None:
             weights, rule = other.weights, other.rule
@@ -367,6 +389,13 @@ def _found(parts: Iterable[Any], records: list[Record], tensors: list[Tensor]) -
 
 _DETACH = frozenset({Tensor.detach, Tensor.detach_, torch.detach, torch.detach_, Tensor.data.__get__})  # type: ignore[attr-defined]
 _NOWRAP = get_default_nowrap_functions()
+_BLANK = frozenset(
+    {Tensor.new_zeros, Tensor.new_ones, Tensor.new_full, Tensor.new_empty, Tensor.new_tensor}
+    | {torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like}
+)
+"""Functions whose result does not depend on a tensor's values: a constant, or rows that are filled later."""
+_SHAPED = frozenset({Tensor.to, Tensor.type_as, Tensor.expand_as, Tensor.view_as, Tensor.reshape_as})
+"""Functions that take values from their first argument only."""
 
 
 def _call(function: _Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -389,9 +418,21 @@ def _call(function: _Function, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             if record_of(args[0]) is not None:
                 attach(args[0], record)
             return out
+        if function in _SHAPED and record_of(args[0]) is None:
+            return out
+        if function in _BLANK and not _may_be_rows(out, record):
+            return out
         if function in _DETACH and not record.severed:
             record = dataclasses.replace(record, severed=True)
         return _carrying(out, record, function, tensors)
+
+
+def _may_be_rows(out: Tensor, record: Record) -> bool:
+    """Whether a tensor has as many rows as views, or a multiple of it."""
+    if not out.dim() or not record.size:
+        return False
+    rows, size = out.shape[0], record.size
+    return rows % size == 0 if isinstance(rows, int) and isinstance(size, int) else True
 
 
 def _carrying(out: Any, record: Record, function: _Function, given: list[Tensor]) -> Any:
