@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vpgcnn._ops.active import can_read
 from vpgcnn._ops.distributed import processes
 from vpgcnn._ops.precision import uniform
 from vpgcnn.errors import UserError
@@ -368,8 +369,8 @@ class VariationalLevel(Level):
         keep = self._keep(feature, generator) if self.training and self.dropout > 0 else None
         raw = self.encoder(feature.detach() if self.detach_features else feature, relu=relu, keep=keep)
         own = self.family.bounded(raw, self.group)
-        own = tempered(own) if self.explore > 0 else own
-        turned = None if self.training else self.family.dialled(own, self.dial, self.group)
+        own = tempered(own) if self.explore > 0 and torch.is_grad_enabled() else own
+        turned = None if self.training or self._dial_is_at_rest() else self.family.dialled(own, self.dial, self.group)
         own = own if turned is None else turned
         noise = self._noise(feature, own, generator) if self.training and self.explore > 0 else None
         if noise is not None:
@@ -385,6 +386,12 @@ class VariationalLevel(Level):
         family = self.family.at(self.progress)
         q = family.distribution(own, self.group, noisy=self.training, generator=generator)
         return q if noise is None else replace(q, explored=noise)  # type: ignore[type-var]
+
+    def _dial_is_at_rest(self) -> bool:
+        """Whether the dial is known to be 0. It is looked at on the CPU only: another device would be waited for."""
+        if torch.compiler.is_compiling():
+            return False
+        return self.dial.device.type == "cpu" and can_read(self.dial) and float(self.dial) == 0
 
     def _keep(self, feature: GroupFeature, generator: torch.Generator | None) -> Tensor:
         """Dropout of the encoder's input: factors `(B, C)`."""

@@ -57,6 +57,7 @@ from vpgcnn.lab.training.seeds import generator, seed_of
 from vpgcnn.lab.training.trackers import open_tracker
 from vpgcnn.levels import VariationalLevel, set_progress
 from vpgcnn.measure import idle_levels, read_levels
+from vpgcnn.nn import fixed_paths
 from vpgcnn.nn.norm import synchronise
 from vpgcnn.objective import Elbo, dual_step, log_shares, penalty
 
@@ -237,7 +238,8 @@ class _Training:
             if self.main:
                 self.run.begin()
             self.accelerator.wait_for_everyone()
-            return self._run()
+            with fixed_paths():  # the same command gives the same bits, however fast its algorithms are just now
+                return self._run()
         finally:
             self.run.end()
 
