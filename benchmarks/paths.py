@@ -73,7 +73,12 @@ def chosen(conv: GroupConv2d, shape: Shape) -> str:
     with measured_paths() as paths:
         taken: list[str] = []
         choose = paths.choose
-        paths.choose = lambda *given: taken.append(choose(*given)) or taken[-1]  # type: ignore[method-assign]
+
+        def noticed(*given: Any) -> str:
+            taken.append(choose(*given))
+            return taken[-1]
+
+        paths.choose = noticed  # type: ignore[assignment,method-assign]
         training_step(shape, conv)()
     return taken[-1]
 
