@@ -272,12 +272,11 @@ class _GroupConvolution(nn.Module):
             weights = self._weights(q, u, span, uneven=uneven)
             learns = together and self.level.same_for_all and can_skip_in_training()
             return _Shares(weights, self._uses_in_training(weights, q, u, span, uneven=uneven) if learns else None)
-        readable = can_read(q.theta)
         own = span is None and self._is_own_grid(u)
         if own and self.shares is not None:
             weights = self.shares.expand(q.theta.shape[0], -1)
             return _Shares(weights, None if self.kept is None else (self.kept,), dense=self.kept is None)
-        end = q.end() if own and readable and type(q) is WindowDistribution else None
+        end = q.end() if own and type(q) is WindowDistribution and can_read(q.theta) else None
         if end is not None:
             count = u.shape[0]
             row = (1.0, *[0.0] * (count - 1)) if end == "closed" else (1 / count,) * count

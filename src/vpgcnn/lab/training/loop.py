@@ -195,7 +195,8 @@ def train(config: TrainConfig, out: Path, *, resume: bool = False, progress: Qui
     check_threads(config.threads)
     if config.threads > 0:
         torch.set_num_threads(config.threads)
-    return _Training(config, out, make_accelerator(config), progress or Quiet()).go(resume)
+    with fixed_paths():  # the same command gives the same bits, whichever algorithm is faster just now
+        return _Training(config, out, make_accelerator(config), progress or Quiet()).go(resume)
 
 
 def make_accelerator(config: TrainConfig) -> Accelerator:
@@ -238,8 +239,7 @@ class _Training:
             if self.main:
                 self.run.begin()
             self.accelerator.wait_for_everyone()
-            with fixed_paths():  # the same command gives the same bits, however fast its algorithms are just now
-                return self._run()
+            return self._run()
         finally:
             self.run.end()
 
