@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -185,6 +186,22 @@ def test_what_was_written_to_is_not_computed_again() -> None:
             run()
         grads.append(conv.kernel.weight.grad)
     assert torch.equal(*grads)
+
+
+def test_views_of_an_input_are_not_taken_for_new_tensors() -> None:
+    """One image of a batch, on which the transposition of the cyclic algorithm copies nothing."""
+    grads = []
+    for on in (False, True):
+        torch.manual_seed(0)
+        conv, images = GroupConv2d(64, 64, 3, Hue(3)), torch.randn(3, 3, 8, 8, 64, requires_grad=True)
+        values = images[1:2].permute(0, 4, 1, 2, 3)
+        feature = GroupFeature(values, Hue(3).grid(), torch.full((1, 3), 1 / 3, requires_grad=True), Hue(3))
+        with recomputed() if on else nullcontext():
+            out = conv(feature).values
+        out.square().sum().backward()
+        grads.append((images.grad, feature.weights.grad))
+    for one, two in zip(*grads, strict=True):
+        assert torch.equal(one, two)
 
 
 def test_gradients_of_gradients() -> None:

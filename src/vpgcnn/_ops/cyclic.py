@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vpgcnn._ops.constants import constant
-from vpgcnn._ops.recompute import has_recipe, noted
+from vpgcnn._ops.recompute import noted
 
 __all__ = ["Shape", "analyse", "convolve", "could_pay", "pays", "pays_anywhere", "products"]
 
@@ -105,8 +105,8 @@ def _channels_last(channels: tuple[int, int], device: torch.device) -> bool:
 def _split(x: Tensor, last: bool, weights: Tensor | None = None) -> list[Tensor]:
     """The r parts A x, each `(B, C, H, W)`, of a signal or kernel `(B, C, m, H, W)`."""
     made, shape = _product(x, last, weights)
-    if has_recipe(x):
-        noted(made, lambda *given: _product(given[0], last, *given[1:])[0], x, weights)
+    # The parts are larger than what they are made of, which is often kept in any case.
+    noted(made, lambda *given: _product(given[0], last, given[1])[0], x, weights)
     parts = made.unflatten(1, shape).unbind(0)
     return [part.permute(0, 3, 1, 2) for part in parts] if last else list(parts)
 
@@ -116,8 +116,7 @@ def _product(x: Tensor, last: bool, weights: Tensor | None = None) -> tuple[Tens
     into = constant(_matrices(x.shape[2])[0], x.dtype, x.device)
     flat = _turned(x, last)
     if weights is not None:
-        if has_recipe(x):
-            noted(flat, lambda given: _turned(given, last), x)
+        noted(flat, lambda given: _turned(given, last), x)
         flat = flat * weights.t().unsqueeze(-1)
     batch, channels, _, *sides = x.shape
     return into @ flat.flatten(1), torch.Size((batch, *sides, channels) if last else (batch, channels, *sides))

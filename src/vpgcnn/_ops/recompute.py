@@ -163,12 +163,16 @@ def noted(out: Tensor, function: Callable[..., Tensor], *inputs: Any) -> Tensor:
     """Note that `function(*inputs)` makes this tensor again; returns the tensor.
 
     Args:
-        out: A new tensor, which shares no memory with others, or a view of all of one.
+        out: A new tensor, or a view of all of one. Nothing is noted if it shares memory with an input.
         function: Without side effects: it updates no statistics and draws no random numbers.
         inputs: What it needs. Tensors that have a recipe themselves are not kept.
     """
     book = _now()
     if book is None or type(out) is not Tensor or not out.requires_grad:
+        return out
+    memory = out.untyped_storage()
+    shared = any(isinstance(each, Tensor) and each.untyped_storage().data_ptr() == memory.data_ptr() for each in inputs)
+    if shared or memory.nbytes() != out.numel() * out.element_size():
         return out
     kept = tuple((book.view(each) or each.detach()) if isinstance(each, Tensor) else each for each in inputs)
     recipe = _Recipe(function, kept, book, out.shape, out.stride(), autocast_now(out.device), out.device)
