@@ -249,6 +249,7 @@ def sections(seconds: float) -> dict[str, Callable[[], Iterator[Row]]]:
         "export": lambda: exported.rows(seconds),
         "skip-rotations": lambda: skipping.rows("rotations", seconds),
         "skip-hues": lambda: skipping.rows("hues", seconds),
+        "skip-training": lambda: skipping.training_rows(seconds),
         "compile-digits": lambda: compiled("digits", 64, seconds),
         "compile-cifar": lambda: compiled("cifar", 16, seconds),
         "compile-color-cnn": lambda: compiled("color-cnn", 64, seconds),

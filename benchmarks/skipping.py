@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from timing import Program, Row, cpu_ratio, row
-from vpgcnn import SO2, Fixed, Full, Variational
+from vpgcnn import SO2, Elbo, Fixed, Full, Variational
 from vpgcnn.lab.networks import build
 from vpgcnn.lab.networks.config import COLOR_CNN, COLOR_RESNET_SMALL, DIGITS, NO_GROUP, RESNET
 from vpgcnn.levels import InvariantEncoder
-from vpgcnn.nn import all_elements, fold
+from vpgcnn.nn import all_elements, fold, used_elements
 
 STAGES = tuple(f"stage{number}" for number in range(1, 5))
 ROTATIONS: dict[str, tuple[Any, int, int]] = {
@@ -90,6 +90,29 @@ def rows(kind: str, seconds: float) -> Iterator[Row]:
                     yield row(
                         f"evaluation over the ordinary network, {title}, batch {batch}: {name}", value, 1.1, shapes
                     )
+
+
+def training_rows(seconds: float) -> Iterator[Row]:
+    """A training step that computes the elements in use, over one with all of them."""
+    for title, (config, channels, size) in {**ROTATIONS, **HUES}.items():
+        closed, batch = (0.25, 8) if title in ROTATIONS else (1 / 3, 16)
+        level = Fixed(closed)
+        net = build(replace(config, level=level, elsewhere=level), channels, 10).train()
+        images, labels = torch.rand(batch, channels, size, size), torch.arange(batch) % 10
+
+        def run(
+            *, everything: bool = False, net: nn.Module = net, images: Tensor = images, labels: Tensor = labels
+        ) -> None:
+            with nullcontext() if everything else used_elements():
+                loss = Elbo.of(net(images), labels).total()
+            loss.backward()
+            net.zero_grad(set_to_none=True)
+
+        value = cpu_ratio(run, lambda run=run: run(everything=True), seconds=seconds)  # type: ignore[misc]
+        name = (
+            f"training step with the elements in use over all, {title}, batch {batch}: windows of {closed:.2f}, fixed"
+        )
+        yield row(name, value, None, f"batch {batch}, CPU time")
 
 
 def width(config: Any) -> int:

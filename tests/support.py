@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from vpgcnn import (
     O2,
@@ -128,6 +130,18 @@ class SmallNet(nn.Module):
     def forward(self, images: Tensor) -> Prediction:
         feature = self.feature(images)
         return Prediction(self.head(self.group_pool(feature).mean(dim=(-2, -1))), feature.trace)
+
+
+class Counter(TorchDispatchMode):
+    """Counts floating point operations. Torch's own counter looks at what modules return, and so at all values."""
+
+    total = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        rule = flop_registry.get(function.overloadpacket)
+        self.total += 0 if rule is None else rule(*args, **(kwargs or {}), out_val=out)
+        return out
 
 
 class ResidualBlock(nn.Module):

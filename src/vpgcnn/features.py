@@ -16,6 +16,7 @@ from torch.utils._pytree import GetAttrKey, register_pytree_node, tree_map
 from vpgcnn._ops.active import Part, Use, assemble, can_read, crossed, pick, restored, rows_of
 from vpgcnn._ops.active import merged as merged_parts
 from vpgcnn._ops.precision import autocast_as
+from vpgcnn._ops.recompute import has_recipe, noted
 from vpgcnn.groups import Group
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ class GroupFeature:
     """Computes the values of all elements, where some are left out."""
     autocast: torch.dtype | None = dataclasses.field(default=None, init=False)
     """The precision of autocast in which that has to be done; None without autocast."""
+    dense: bool = dataclasses.field(default=False, init=False)
+    """Whether somebody has looked at the weights and found that all elements have to be computed."""
 
     @classmethod
     def of_parts(
@@ -116,7 +119,7 @@ class GroupFeature:
         feature = object.__new__(cls)
         feature.__dict__.update(
             elements=elements, weights=weights, group=group, trace=trace, span=span,
-            parts=parts, whole=whole, autocast=autocast,
+            parts=parts, whole=whole, autocast=autocast, dense=False,
         )  # fmt: skip
         return feature
 
@@ -198,14 +201,14 @@ class GroupFeature:
 
     @property
     def device(self) -> torch.device:
-        return self._some.device
+        return self.some.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self._some.dtype
+        return self.some.dtype
 
     @property
-    def _some(self) -> Tensor:
+    def some(self) -> Tensor:
         """A tensor with the device and precision of the values."""
         return self.values if self.parts is None else self.parts[0].values
 
@@ -214,7 +217,13 @@ class GroupFeature:
 
     def with_values(self, values: Tensor) -> GroupFeature:
         """Other values on the same elements, with the same weights and trace."""
-        return GroupFeature(values, self.elements, self.weights, self.group, self.trace, self.span)
+        made = GroupFeature(values, self.elements, self.weights, self.group, self.trace, self.span)
+        return made.known_dense() if self.dense else made
+
+    def known_dense(self) -> GroupFeature:
+        """This feature, of which layers need not ask again whether elements can be left out."""
+        object.__setattr__(self, "dense", True)
+        return self
 
     def map(self, function: Callable[[Tensor], Tensor]) -> GroupFeature:
         """Apply a pointwise function (an activation) to the values. Equivariant.
@@ -235,7 +244,9 @@ class GroupFeature:
             A feature on the same elements.
         """
         if self.parts is None or self.whole is None:
-            return self.with_values(function(self.values))
+            values = self.values
+            out = function(values)
+            return self.with_values(_noted(out, function, values) if function in POINTWISE else out)
         before = self.whole
         return self._with_parts(tuple(part.map(function) for part in self.parts), lambda: function(before()))
 
@@ -264,7 +275,10 @@ class GroupFeature:
         if function in POINTWISE and args and isinstance(args[0], GroupFeature):
             feature, rest, options = args[0], args[1:], kwargs or {}
             if _keeps_elements_apart(function, rest, options):
-                return feature.each(lambda values: function(values, *rest, **options))
+                made = feature.each(lambda values: function(values, *rest, **options))
+                if feature.parts is None and not isinstance(function, nn.Module):
+                    _noted(made.values, lambda values: function(values, *rest, **options), feature.values)
+                return made
             return feature.with_values(function(feature.values, *rest, **options))
         name = getattr(function, "__name__", str(function))
         instead = (
@@ -298,14 +312,21 @@ class GroupFeature:
         parts = None if weights is None else _added(self, other, weights)
         if parts is None or weights is None:
             values = self.values + other.values
-            return GroupFeature(values, self.elements, weights, self.group, trace, self.span)
+            made = GroupFeature(values, self.elements, weights, self.group, trace, self.span)
+            known = all(each.dense or each.weights is None for each in (self, other))
+            return made.known_dense() if known else made
         mine, theirs = _whole(self), _whole(other)
         rest = self.elements, weights, self.group, trace, self.span
         return GroupFeature.of_parts(parts, lambda: mine() + theirs(), *rest, self.autocast or other.autocast)
 
     def detach(self) -> GroupFeature:
-        if self.parts is not None:
-            return self  # computed without gradients
+        if self.parts is not None and self.whole is not None and self.weights is not None:
+            if not torch.is_grad_enabled():
+                return self
+            trace = tree_map(lambda part: part.detach() if isinstance(part, Tensor) else part, self.trace)
+            parts = tuple(part.map(Tensor.detach) for part in self.parts)
+            rest = self.elements.detach(), self.weights.detach(), self.group, trace, self.span
+            return GroupFeature.of_parts(parts, self.whole, *rest, self.autocast)
         detached: GroupFeature = tree_map(lambda part: part.detach() if isinstance(part, Tensor) else part, self)
         return detached
 
@@ -385,6 +406,11 @@ def mean_over(values: Tensor, weights: Tensor | None) -> Tensor:
     if weights is None:
         return values.mean(dim=2) if values.shape[2] > 1 else values.squeeze(2)
     return torch.einsum("bcghw,bg->bchw", values, weights.to(values.dtype))
+
+
+def _noted(out: Tensor, function: Callable[..., Tensor], values: Tensor) -> Tensor:
+    """Note how an activation is computed again, if its input is."""
+    return noted(out, function, values) if function is not F.dropout and has_recipe(values) else out
 
 
 def _is_pointwise(function: Callable[..., Any]) -> bool:

@@ -6,17 +6,14 @@ import copy
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
-from support import FAMILIES, GROUPS, SmallNet, set_theta, warm
+from support import FAMILIES, GROUPS, Counter, SmallNet, set_theta, warm
 from vpgcnn import (
     O2,
     SO2,
@@ -39,13 +36,14 @@ from vpgcnn import (
     fold,
     folded,
 )
-from vpgcnn._ops.active import Use, uses_of
+from vpgcnn._ops.active import Use, can_skip, uses_of
 from vpgcnn.export import Deployed, exported
 from vpgcnn.kernels import Harmonic, KernelSpec, Siren, Table, TableKernel
-from vpgcnn.levels import InvariantEncoder, LevelSpec, VariationalLevel
+from vpgcnn.levels import InvariantEncoder, LevelSpec, VariationalLevel, WindowDistribution
 from vpgcnn.levels.costs import CALM, KNOTS, bowl
 from vpgcnn.measure import multiplications
 from vpgcnn.nn import GroupLayerNorm, all_elements
+from vpgcnn.nn.conv import _Shares
 
 EXACT = 1e-12
 
@@ -75,18 +73,6 @@ def assert_same(model: Callable[[Tensor], Prediction], images: Tensor, *, skips:
     assert list(fast.theta) == list(dense.theta)
     for one, two in zip(fast.theta.values(), dense.theta.values(), strict=True):
         assert torch.allclose(one, two, rtol=0, atol=EXACT)
-
-
-class Counter(TorchDispatchMode):
-    """Counts floating point operations. Torch's own counter looks at what modules return, and so at all values."""
-
-    total = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = function(*args, **(kwargs or {}))
-        rule = flop_registry.get(function.overloadpacket)
-        self.total += 0 if rule is None else rule(*args, **(kwargs or {}), out_val=out)
-        return out
 
 
 def flops(model: Callable[[Tensor], object], images: Tensor) -> int:
@@ -246,7 +232,8 @@ def test_branches_of_an_image_without_a_common_element() -> None:
         halves = []
         for weights in (one, two):
             q = Variational().build(group, 2)(GroupFeature(values, group.grid(), None, group))
-            halves.append(conv._weigh(conv(GroupFeature(values, group.grid(), None, group)), q, weights))
+            shares = _Shares(weights, uses_of(weights) if can_skip() else None)
+            halves.append(conv._weigh(conv(GroupFeature(values, group.grid(), None, group)), q, shares))
         halves[1] = replace_trace(halves[1])
         return conv(halves[0] + halves[1]).values
 
@@ -497,6 +484,53 @@ def test_folding_remembers_what_levels_keep_that_are_the_same_for_all_images() -
     assert net.convs[0].kept is None
     net.train()
     assert net.lift.kept is None
+
+
+@pytest.mark.parametrize("name", ["window-hue", "window-so2", "window-product"])
+@pytest.mark.parametrize("theta", [0.0, 0.3, 1.0])
+def test_folded_encoders_decide_the_same(name: str, theta: float) -> None:
+    """Levels after narrow ones see only the elements in use; they find what the encoder as it is defined finds."""
+    group, level = FAMILIES[name]
+    images = torch.rand(4, 3, 8, 8)
+    net = warm(SmallNet(group, levels=[level, Fixed(max(theta, 0.01)), level, level]), images)
+    encoders = [module for module in net.modules() if isinstance(module, InvariantEncoder)]
+    for encoder in encoders:
+        nn.init.normal_(encoder.linear.weight)
+        encoder.standardise.running_mean.normal_()
+        encoder.register_forward_hook(lambda *given: raw.append(given[2]))
+    raw: list[Tensor] = []
+    with torch.no_grad(), all_elements():
+        net(images)
+    with torch.no_grad(), folded(net):
+        assert all(encoder.last_weight is not None for encoder in encoders)
+        net(images)
+    expected, found = raw[: len(encoders)], raw[len(encoders) :]
+    assert all(encoder.last_weight is None for encoder in encoders)
+    assert min(float(each.std(dim=0).max()) for each in expected) > 1e-4
+    for one, two in zip(expected, found, strict=True):
+        assert torch.allclose(one, two, rtol=1e-11, atol=1e-11)
+    fold(net)
+    net.train()
+    assert all(encoder.last_weight is None for encoder in encoders)
+
+
+@pytest.mark.parametrize("group", [Hue(3), Rotations(4), SO2(8), O2(4), Product(SO2(4), Hue(3))], ids=str)
+def test_windows_at_an_end_are_known_without_their_weights(group: Group) -> None:
+    """Closed and open windows are recognised by θ; hardly wider or narrower ones are not."""
+    axes, grid = len(group.axes), group.grid()
+    low = 1 / torch.tensor(group.counts)
+    for theta in (low / 2, low, low * 1.01, 0.5 * (low + 1), torch.ones(axes) * 0.999, torch.ones(axes)):
+        q = WindowDistribution(group, theta.expand(3, axes))
+        weights = q.weights(grid)
+        one = torch.zeros_like(weights)
+        one[:, 0] = 1
+        closed = bool(torch.allclose(weights, one, rtol=0, atol=EXACT))
+        open_ = bool((theta == 1).all())
+        assert q.end() == ("closed" if closed else "open" if open_ else None)
+        assert open_ == bool(torch.allclose(weights, torch.full_like(weights, 1 / len(grid)), rtol=0, atol=EXACT))
+    mixed = torch.cat([low[None], torch.ones(1, axes)])
+    assert WindowDistribution(group, mixed).end() is None
+    assert WindowDistribution(group, torch.full((2, axes), torch.nan), validate=False).end() is None
 
 
 def test_a_kernel_that_convolves_in_its_own_way_is_given_all_elements() -> None:

@@ -25,6 +25,7 @@ from torch.testing import assert_close
 
 from processes import forkserver
 from vpgcnn import O2, SO2, Full, ReparametrizedWindow, Siren, Variational
+from vpgcnn._ops import choice
 from vpgcnn.apps import cli
 from vpgcnn.errors import UserError
 from vpgcnn.lab.config_io import from_json, scratch_beside, to_json, write_json
@@ -118,6 +119,13 @@ def same_weights(one: Path, two: Path) -> None:
         for key, value in first.items():
             assert torch.equal(value, second[key]), f"{name}: {key}"
     assert lines(one) == lines(two)
+
+
+def test_nothing_is_measured_in_a_run(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Algorithms differ in rounding: chosen by the clock, the same command would give other bits."""
+    monkeypatch.setenv(choice.VARIABLE, "measure")
+    monkeypatch.setattr(choice, "_times", lambda *_: pytest.fail("measured"))
+    train(replace(config, epochs=1), tmp_path / "run")
 
 
 def test_it_learns_and_keeps_everything(config: TrainConfig, tmp_path: Path) -> None:

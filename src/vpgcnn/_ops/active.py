@@ -24,6 +24,7 @@ __all__ = [
     "assemble",
     "can_read",
     "can_skip",
+    "can_skip_in_training",
     "crossed",
     "merged",
     "note_pair",
@@ -33,6 +34,7 @@ __all__ = [
     "rows_of",
     "split",
     "unchanged",
+    "used_elements",
     "uses_of",
 ]
 
@@ -42,6 +44,7 @@ Pair = tuple[tuple[int, ...], tuple[int, ...]]
 """Positions of output and input elements."""
 
 _everything: ContextVar[bool] = ContextVar("everything", default=False)
+_used: ContextVar[bool] = ContextVar("used", default=False)
 _pairs: ContextVar[dict[int, set[Pair]] | None] = ContextVar("pairs", default=None)
 
 
@@ -53,6 +56,21 @@ def all_elements() -> Iterator[None]:
         yield
     finally:
         _everything.reset(token)
+
+
+@contextmanager
+def used_elements() -> Iterator[None]:
+    """Leave out elements of weight 0 in training as well, where all images use the same: `Fixed` and `Shared` windows.
+
+    Put the forward pass of a training step into it. Gradients are those of all elements up to rounding: an element
+    whose weight is 0 but would change with θ is computed. `values` of features that left out elements are refused, and
+    dropout of single numbers draws other random numbers.
+    """
+    token = _used.set(True)
+    try:
+        yield
+    finally:
+        _used.reset(token)
 
 
 @contextmanager
@@ -78,6 +96,11 @@ def can_skip() -> bool:
     if torch.compiler.is_dynamo_compiling() or torch.is_grad_enabled():
         return False
     return not _everything.get()
+
+
+def can_skip_in_training() -> bool:
+    """Whether elements may be left out with gradients, where all images use the same."""
+    return not torch.compiler.is_compiling() and _used.get() and not _everything.get()
 
 
 def can_read(weights: Tensor) -> bool:

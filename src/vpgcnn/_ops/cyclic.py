@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vpgcnn._ops.constants import constant
+from vpgcnn._ops.recompute import noted
 
 __all__ = ["Shape", "analyse", "convolve", "could_pay", "pays", "pays_anywhere", "products"]
 
@@ -103,14 +104,26 @@ def _channels_last(channels: tuple[int, int], device: torch.device) -> bool:
 
 def _split(x: Tensor, last: bool, weights: Tensor | None = None) -> list[Tensor]:
     """The r parts A x, each `(B, C, H, W)`, of a signal or kernel `(B, C, m, H, W)`."""
-    into = constant(_matrices(x.shape[2])[0], x.dtype, x.device)
-    x = x.permute((2, 0, 3, 4, 1) if last else (2, 0, 1, 3, 4))
-    shape = x.shape[1:]
-    flat = x.flatten(2)
-    if weights is not None:
-        flat = flat * weights.t().unsqueeze(-1)
-    parts = (into @ flat.flatten(1)).unflatten(1, shape).unbind(0)
+    made, shape = _product(x, last, weights)
+    # The parts are larger than what they are made of, which is often kept in any case.
+    noted(made, lambda *given: _product(given[0], last, given[1])[0], x, weights)
+    parts = made.unflatten(1, shape).unbind(0)
     return [part.permute(0, 3, 1, 2) for part in parts] if last else list(parts)
+
+
+def _product(x: Tensor, last: bool, weights: Tensor | None = None) -> tuple[Tensor, torch.Size]:
+    """A x with the group axis first, and the shape of the others."""
+    into = constant(_matrices(x.shape[2])[0], x.dtype, x.device)
+    flat = _turned(x, last)
+    if weights is not None:
+        noted(flat, lambda given: _turned(given, last), x)
+        flat = flat * weights.t().unsqueeze(-1)
+    batch, channels, _, *sides = x.shape
+    return into @ flat.flatten(1), torch.Size((batch, *sides, channels) if last else (batch, channels, *sides))
+
+
+def _turned(x: Tensor, last: bool) -> Tensor:
+    return x.permute((2, 0, 3, 4, 1) if last else (2, 0, 1, 3, 4)).flatten(2)
 
 
 def analyse(table: Tensor) -> Tensor:

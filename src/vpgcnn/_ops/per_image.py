@@ -16,7 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from vpgcnn._ops.autograd import Function
+from vpgcnn._ops import choice
+from vpgcnn._ops.active import can_read
+from vpgcnn._ops.autograd import Function, apply
 from vpgcnn._ops.geometry import Geometry
 from vpgcnn._ops.precision import full_precision
 
@@ -80,11 +82,27 @@ def convolve(
     values, functions = inputs.values, mixing.shape[-1]
     rows, cols = (geometry.positions(side, size) for side in values.shape[-2:])
     compiling = torch.compiler.is_compiling()
-    if rows * cols >= PAYS * functions and not compiling:
+    build = rows * cols >= PAYS * functions and not compiling
+    if choice.is_measuring(values) and can_read(mixing):
+        key = choice.key_of("each", values, *mixing.shape, len(taps), size, *geometry, inputs.u.shape[-2])
+        programs = {
+            "build": lambda x, m: _build(inputs._replace(values=x), m, basis, taps, size, geometry),
+            "contract": lambda x, m: _contracted(inputs._replace(values=x), m, columns, taps, size, geometry),
+        }
+        build = choice.choose(key, "build" if build else "contract", (values, mixing), programs) == "build"
+    if build:
         return _build(inputs, mixing, basis, taps, size, geometry)
+    return _contracted(inputs, mixing, columns, taps, size, geometry).unflatten(3, (rows, cols))
+
+
+def _contracted(
+    inputs: Inputs, mixing: Tensor, columns: Functions, taps: Tensor, size: int, geometry: Geometry
+) -> Tensor:
+    """`_contract`, a few images at a time."""
+    values, functions = inputs.values, mixing.shape[-1]
     count = max(1, CHUNK // (functions * len(taps) * inputs.u.shape[-2] * values.shape[2]))
-    if compiling or len(values) <= count:
-        return _contract(inputs, mixing, columns, taps, size, geometry).unflatten(3, (rows, cols))
+    if torch.compiler.is_compiling() or len(values) <= count:
+        return _contract(inputs, mixing, columns, taps, size, geometry)
     # A few images at a time stay in the cache; their functions are computed again for the gradient.
     parts = [
         checkpoint(
@@ -93,7 +111,7 @@ def convolve(
         )
         for start in range(0, len(values), count)
     ]  # fmt: skip
-    return torch.cat(parts).unflatten(3, (rows, cols))
+    return torch.cat(parts)
 
 
 def _contract(
@@ -131,7 +149,7 @@ def _build(inputs: Inputs, mixing: Tensor, basis: Functions, taps: Tensor, size:
         hidden = (hidden * share).expand(values.shape[0], -1, -1, -1, -1)  # B U V T S
         square = hidden.new_zeros(*hidden.shape[:3], size**2, hidden.shape[-1])
         square = square.index_copy(3, taps, hidden).permute(0, 1, 4, 2, 3).flatten(3)
-        out: Tensor = _Built.apply(values, square, mixing.to(square.dtype), size, geometry)
+        out: Tensor = apply(_Built, values, square, mixing.to(square.dtype), size, geometry)
         return out
 
 

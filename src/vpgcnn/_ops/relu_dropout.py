@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vpgcnn._ops.autograd import Function
 from vpgcnn._ops.chunks import parts
 
-__all__ = ["Drop", "ReluDrop", "draw", "possible"]
+__all__ = ["Drop", "ReluDrop", "again", "draw", "possible"]
 
 BITS = 8
 
@@ -27,10 +27,12 @@ class Drop(NamedTuple):
     Args:
         bits: Random integers from −2⁷ to 2⁷ − 1, in the shape and memory format of the tensor.
         dropped: How many of the 2⁸ possible values mean "dropped".
+        seed: What the bits were made from.
     """
 
     bits: Tensor
     dropped: int
+    seed: int
 
 
 def possible(values: Tensor, p: float) -> bool:
@@ -48,11 +50,19 @@ def draw(like: Tensor, p: float, generator: torch.Generator | None) -> Drop:
         generator: The source of the seed; None for torch's default.
     """
     seed = int(torch.randint(2**63 - 1, (), generator=generator))
-    many = np.random.SFC64(seed).random_raw(like.numel() // 8 + 1)  # twice as fast as torch
-    bits = torch.from_numpy(many.view(np.int8)).as_strided(like.shape, like.stride())
     whole, rest = divmod(p * 2**BITS, 1)
     more = seed % 2**32 < rest * 2**32
-    return Drop(bits, int(whole) + more)
+    return Drop(_bits(like, seed), int(whole) + more, seed)
+
+
+def again(values: Tensor, dropped: int, seed: int) -> Tensor:
+    """What `ReluDrop` made of the values with the bits of this seed."""
+    return ReluDrop.forward(values, _bits(values, seed), dropped)
+
+
+def _bits(like: Tensor, seed: int) -> Tensor:
+    many = np.random.SFC64(seed).random_raw(like.numel() // 8 + 1)  # twice as fast as torch
+    return torch.from_numpy(many.view(np.int8)).as_strided(like.shape, like.stride())
 
 
 def _scale(dropped: int) -> float:

@@ -19,7 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vpgcnn._ops.autograd import Function
+from vpgcnn._ops import choice
+from vpgcnn._ops.active import can_read
+from vpgcnn._ops.autograd import Function, apply
+from vpgcnn._ops.recompute import has_recipe, noted
 
 __all__ = ["conv2d", "convolve", "pays"]
 
@@ -80,24 +83,50 @@ def conv2d(
     Returns:
         `(B, O, H', W')`.
     """
-    if stride == dilation == 1 and weight.shape[-1] >= SMALLEST and pays(values, weight, padding):
+    if stride == dilation == 1 and weight.shape[-1] >= SMALLEST and _is_faster(values, weight, padding, factors):
         out = convolve(values, weight, padding, factors)
         return out if bias is None else out + bias[:, None, None]
     return F.conv2d(_times_factors(values, factors), weight, bias, stride, padding, dilation)
 
 
 def _times_factors(values: Tensor, factors: Tensor | None) -> Tensor:
-    return values if factors is None else values * factors[..., None, None]
+    if factors is None:
+        return values
+    out = values * factors[..., None, None]
+    if has_recipe(values) or factors.requires_grad:  # then the values are kept in any case
+        noted(out, _times_factors, values, factors)
+    return out
 
 
-def pays(values: Tensor, weight: Tensor, padding: int) -> bool:
-    """Whether the Fourier basis is faster: on a CPU, where it needs far fewer multiplications."""
+def possible(values: Tensor, weight: Tensor, padding: int) -> bool:
+    """Whether the Fourier basis can be used: on a CPU, in full precision."""
     if values.device.type != "cpu" or values.dtype not in (torch.float32, torch.float64):
         return False
     if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu") or values.dtype != weight.dtype:
         return False
+    return min(_plan(values, weight, padding).outputs) > 0
+
+
+def _is_faster(values: Tensor, weight: Tensor, padding: int, factors: Tensor | None) -> bool:
+    """Whether to use the Fourier basis: by the rule, or by measurements where these are wanted."""
+    rule = pays(values, weight, padding)
+    if not (choice.is_measuring(values) and can_read(weight) and possible(values, weight, padding)):
+        return rule
+    key = choice.key_of("plane", values, *weight.shape, padding, factors is not None)
+    programs = {
+        "direct": lambda x, w, f=None: F.conv2d(_times_factors(x, f), w, padding=padding),
+        "spectral": lambda x, w, f=None: convolve(x, w, padding, f),
+    }
+    tensors = (values, weight) if factors is None else (values, weight, factors)
+    return choice.choose(key, "spectral" if rule else "direct", tensors, programs) == "spectral"
+
+
+def pays(values: Tensor, weight: Tensor, padding: int) -> bool:
+    """Whether the Fourier basis is faster by the rule: where it needs far fewer multiplications."""
+    if not possible(values, weight, padding):
+        return False
     plan = _plan(values, weight, padding)
-    return min(plan.outputs) > 0 and _multiplications(plan, values.shape[0], values.shape[1], len(weight)) < PAYS
+    return _multiplications(plan, values.shape[0], values.shape[1], len(weight)) < PAYS
 
 
 def _multiplications(plan: Plan, batch: int, inputs: int, outputs: int) -> float:
@@ -125,7 +154,7 @@ def convolve(values: Tensor, weight: Tensor, padding: int, factors: Tensor | Non
     Returns:
         `(B, O, H', W')`.
     """
-    out: Tensor = _Spectral.apply(values.contiguous(), weight, factors, padding)
+    out: Tensor = apply(_Spectral, values.contiguous(), weight, factors, padding)
     return out
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vpgcnn._ops.autograd import Function
+from vpgcnn._ops.autograd import Function, apply
 from vpgcnn._ops.precision import full_precision
 
 __all__ = ["batch_norm", "batch_norm_by_first"]
@@ -54,7 +54,7 @@ def batch_norm_by_first(
         return batch_norm(x, _first(x, every, parts), None, *others, momentum, eps)
     with torch.no_grad():
         mean, var = torch.batch_norm_update_stats(_first(x.detach(), every, parts), running_mean, running_var, momentum)
-    out: Tensor = _ByFirst.apply(x, weight, bias, mean, var, every, parts, eps)
+    out: Tensor = apply(_ByFirst, x, weight, bias, mean, var, every, parts, eps)
     return out
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vpgcnn._ops import cyclic
-from vpgcnn._ops.autograd import Function
+from vpgcnn._ops import choice, cyclic
+from vpgcnn._ops.active import can_read
+from vpgcnn._ops.autograd import Function, apply
 from vpgcnn._ops.constants import constant
 from vpgcnn._ops.geometry import Geometry
 from vpgcnn._ops.memory_format import is_channels_last
@@ -87,7 +88,7 @@ class TableKernel(Kernel):
         if not self.lift:
             self._check_grid("input", v)
         rows = self.table().flatten(1, 2 if self.spread.dim() == 3 else -1)
-        weight: Tensor = _Spread.apply(rows, self.spread.flatten(), self.gathered)
+        weight: Tensor = apply(_Spread, rows, self.spread.flatten(), self.gathered)
         shape = (self.out_channels, u.shape[0], self.in_channels, 1 if v is None else v.shape[0])
         return self.undo_colors(weight.reshape(*shape, self.size, self.size), u)
 
@@ -107,16 +108,43 @@ class TableKernel(Kernel):
         bias: Tensor | None = None,
         folded: Tensor | None = None,
     ) -> Tensor:
-        quick = self._map_pays(values, geometry) if folded is None else folded.dim() == 5
+        quick = self._is_faster(values, weights, v, u, geometry) if folded is None else folded.dim() == 5
         if not quick:
             if folded is None and u.dim() == 2:
                 folded = super().fold(u, v) if self.inherits(TableKernel, "fold") else self.fold(u, v)
             return super().convolve(values, weights, v, u, geometry, bias=bias, folded=folded)
+        out = self._by_cyclic(values, weights, geometry, folded)
+        return out if bias is None else out + bias.to(out.dtype)[:, None, None, None]
+
+    def _by_cyclic(
+        self, values: Tensor, weights: Tensor | None, geometry: Geometry, folded: Tensor | None = None
+    ) -> Tensor:
+        """The convolution without bias by the cyclic algorithm."""
         analysed = (self._analyse() if folded is None else folded).to(values.dtype)
         # The table averages over elements already, so weights are relative to the average.
         relative = None if weights is None else (weights * weights.shape[1]).to(values.dtype)
-        out = cyclic.convolve(values, relative, analysed, *geometry)
-        return out if bias is None else out + bias.to(out.dtype)[:, None, None, None]
+        return cyclic.convolve(values, relative, analysed, *geometry)
+
+    def _is_faster(
+        self, values: Tensor, weights: Tensor | None, v: Tensor | None, u: Tensor, geometry: Geometry
+    ) -> bool:
+        """Whether to take the cyclic path: by the rule, or by measurements where these are wanted."""
+        rule = self._map_pays(values, geometry)
+        if not (choice.is_measuring(values) and u.dim() == 2 and self._can_be_cyclic() and can_read(self.weight)):
+            return rule
+        shape, separable = self._shape(), self.group_weight is not None
+        key = choice.key_of("table", values, *shape, *geometry, separable, weights is not None)
+
+        def expanded(x: Tensor, w: Tensor | None = None) -> Tensor:
+            return Kernel.convolve(self, x, w, v, u, geometry, folded=Kernel.fold(self, u, v))
+
+        def by_cyclic(x: Tensor, w: Tensor | None = None) -> Tensor:
+            return self._by_cyclic(x, w, geometry)
+
+        tensors, programs = [values], {"expanded": expanded, "cyclic": by_cyclic}
+        tensors += [] if weights is None else [weights]
+        name = choice.choose(key, "cyclic" if rule else "expanded", tensors, programs, self.parameters())
+        return name == "cyclic"
 
     @property
     def can_skip(self) -> bool:
@@ -145,13 +173,12 @@ class TableKernel(Kernel):
 
     def _cyclic(self) -> bool:
         """Whether the cyclic algorithm computes what `expand` says, and could pay."""
+        return self._can_be_cyclic() and cyclic.could_pay(self._shape())
+
+    def _can_be_cyclic(self) -> bool:
+        """Whether the cyclic algorithm computes what `expand` says."""
         circle = not (self.lift or self.group.acts_on_plane) and len(self.group.axes) == 1
-        return (
-            self.allow_cyclic
-            and circle
-            and self.inherits(TableKernel, "expand", "fold")
-            and cyclic.could_pay(self._shape())
-        )
+        return self.allow_cyclic and circle and self.group.count > 1 and self.inherits(TableKernel, "expand", "fold")
 
     def _analyse(self) -> Tensor:
         with full_precision(self.weight.device):

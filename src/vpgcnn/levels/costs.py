@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vpgcnn._ops.autograd import Function
+from vpgcnn._ops.autograd import Function, apply
 from vpgcnn._ops.constants import constant
 from vpgcnn._ops.distributed import is_distributed, sum_over_processes
 
@@ -43,12 +43,10 @@ def slopes_of(raw: Tensor) -> Tensor:
     """The slopes `(B, K, KNOTS)` of the classification loss, in nats, that an encoder's answers `(B, K·KNOTS)` predict.
 
     Steeper than proportional: windows of most images cost next to nothing and those of a few cost much. Where the
-    encoder takes the former for the latter by a tenth, it should be wrong by a hundredth of the cost. The gradient passes
-    to the answers as it is, as in a regression with a canonical link: else answers near 0 would no longer be corrected.
+    encoder takes the former for the latter by a tenth, it should be wrong by a hundredth of the cost.
     """
     raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
-    slopes = raw * (raw.square() + CALM).sqrt()
-    return (raw + (slopes - raw).detach()).unflatten(1, (-1, KNOTS))
+    return (raw * (raw.square() + CALM).sqrt()).unflatten(1, (-1, KNOTS))
 
 
 def lowest(slopes: Tensor) -> Tensor:
@@ -130,5 +128,5 @@ def teach(opening: Tensor, predicted: Tensor, influence: float | None = None) ->
     Returns:
         `(B, K)`.
     """
-    taught: Tensor = _Teach.apply(opening, predicted, influence)
+    taught: Tensor = apply(_Teach, opening, predicted, influence)
     return taught

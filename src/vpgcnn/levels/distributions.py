@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import GetAttrKey, register_pytree_node
 
-from vpgcnn._ops.autograd import Function
+from vpgcnn._ops.autograd import Function, apply
 from vpgcnn._ops.constants import constant
 from vpgcnn._ops.precision import uniform
 from vpgcnn.groups import Group
@@ -160,7 +160,7 @@ class _WindowShare(Function):
 
 def window_share(near: Tensor, far: Tensor, theta: Tensor) -> Tensor:
     """The share of windows [−θ, θ] inside cells [near, far], in units of π, with an exact gradient. Broadcasts."""
-    share: Tensor = _WindowShare.apply(near, far, theta)
+    share: Tensor = apply(_WindowShare, near, far, theta)
     return share
 
 
@@ -216,6 +216,20 @@ class WindowDistribution(Distribution):
             half = half * span.to(elements.dtype).unsqueeze(1)
         share = window_share(distance - half, distance + half, theta).to(given)
         return share.prod(dim=-1) if len(counts) > 1 else share.squeeze(-1)
+
+    def end(self) -> Literal["closed", "open"] | None:
+        """Whether the windows of all images hold the identity alone, or all elements of the group's grid.
+
+        It reads θ, so only where the program may depend on it.
+        """
+        theta = self.theta
+        if not len(theta):
+            return None
+        low, high = theta.aminmax(dim=0) if len(theta) > 1 else (theta[0], theta[0])
+        near = hair(theta)
+        if all(most <= 1 / count + near for most, count in zip(high.tolist(), self.group.counts, strict=True)):
+            return "closed"
+        return "open" if all(least == 1 for least in low.tolist()) else None
 
     def kl(self) -> Tensor:
         """−log θ, summed over the axes: `(B,)`. The latent variable is the angle, not the element."""

@@ -9,9 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vpgcnn._ops.active import Part, assemble
-from vpgcnn._ops.autograd import Function
+from vpgcnn._ops.active import Part, Use, assemble, can_read
+from vpgcnn._ops.autograd import Function, apply
+from vpgcnn._ops.constants import constant
 from vpgcnn._ops.distributed import is_distributed, sum_over_processes
+from vpgcnn._ops.memory_format import flat, is_channels_last, sums
 from vpgcnn._ops.precision import full_precision
 from vpgcnn.errors import NotFiniteError, UserError
 from vpgcnn.features import GroupFeature
@@ -25,6 +27,10 @@ GAIN = 16.0
 An optimiser such as Adam moves every parameter by about its learning rate in a step. With this gain, learning rates
 that suit a network's weights move θ by a few per cent of the circle in a step.
 """
+
+
+FOLDED = ("own_tap", "last_weight", "last_bias")
+"""What `InvariantEncoder.fold` computes."""
 
 
 class Standardise(nn.BatchNorm1d):
@@ -70,7 +76,7 @@ def _sums(values: Tensor, dtype: torch.dtype, *, relu: bool) -> Tensor:
     # With channels and elements in one axis, the gradient has the memory layout of the map.
     maps = values.flatten(1, 2)
     if relu and maps.device.type == "cpu" and not torch.compiler.is_compiling():
-        found: Tensor = _RectifiedSum.apply(maps, dtype)
+        found: Tensor = apply(_RectifiedSum, maps, dtype)
         return found
     return (F.relu(maps) if relu else maps).sum(dim=(-2, -1), dtype=dtype)
 
@@ -84,6 +90,22 @@ def _sums_of(feature: GroupFeature, dtype: torch.dtype, *, relu: bool) -> Tensor
         for part in feature.parts
     ]
     return assemble(parts, feature.shape[0], feature.shape[2]).flatten(1)
+
+
+def _quick_sums(values: Tensor, dtype: torch.dtype, *, relu: bool) -> Tensor:
+    """`_sums` for evaluation: a product with ones reads channels-last maps several times as fast as a sum does."""
+    if relu or values.dtype != dtype or not is_channels_last(values):
+        return _sums(values, dtype, relu=relu)
+    return sums(flat(values), values.shape).flatten(1)
+
+
+def _in_order(parts: list[Part], images: int) -> Tensor:
+    """Rows `(N, D)` of some images each, as rows `(B, D)`."""
+    out = parts[0].values.new_zeros(images, parts[0].values.shape[1])
+    for part in parts:
+        assert part.use.images is not None
+        out.index_copy_(0, constant(part.use.images, torch.long, out.device), part.values)
+    return out
 
 
 class _RectifiedSum(Function):
@@ -130,6 +152,11 @@ class InvariantEncoder(nn.Module):
 
     neighbours: Tensor | None
     start: Tensor
+    own_tap: Tensor | None
+    """After folding, the first layer's weight `(hidden, C)` for an element itself, without its neighbours."""
+    last_weight: Tensor | None
+    """After folding, the last layer `(P, hidden)` together with the standardisation before it; also `last_bias`."""
+    last_bias: Tensor | None
 
     def __init__(
         self, group: Group, channels: int, start: Tensor, hidden: int | None = None, directions: int = 0
@@ -155,6 +182,8 @@ class InvariantEncoder(nn.Module):
         nn.init.normal_(self.linear.weight, std=0.05 * hidden**0.5 / GAIN)
         nn.init.zeros_(self.linear.bias)
         self.register_buffer("start", start.clone())
+        for name in FOLDED:
+            self.register_buffer(name, None, persistent=False)
         self.compass = nn.Linear(hidden, directions * len(group.axes), bias=False) if directions else None
 
     def _load_from_state_dict(
@@ -176,6 +205,8 @@ class InvariantEncoder(nn.Module):
         Returns:
             Raw parameters `(B, P)`, then the angles `(B, K·directions)` in units of π, which are covariant.
         """
+        if self.last_weight is not None and keep is None and self._can_use_folded(feature):
+            return self._folded(feature, relu=relu)
         with full_precision(feature.device):
             # The mean as a sum: its gradient is divided before it is expanded over the map, not after.
             positions = feature.shape[-2] * feature.shape[-1]
@@ -201,6 +232,75 @@ class InvariantEncoder(nn.Module):
             needles = self.compass(x) if share is None else self.compass(x) * share
             return torch.cat([raw, self._angles(needles, feature.elements).to(raw.dtype)], dim=1)
 
+    # ------------------------------------------------------------ folded, for evaluation
+
+    @torch.no_grad()
+    def fold(self) -> None:
+        """Compute what depends on the parameters alone, for evaluation. Undone by `unfold`, not by changing them."""
+        self.unfold()
+        if self.compass is not None or not isinstance(self.standardise.running_var, Tensor):
+            return
+        channels, norm = self.first.in_features // self.taps, self.standardise
+        self.own_tap = self.first.weight.detach()[:, :channels].clone()  # the first neighbour is the element itself
+        scale = (norm.running_var.double() + norm.eps).rsqrt()
+        weight = self.linear.weight.double() * scale * (GAIN / self.linear.in_features)
+        bias = self.start.double() + GAIN * self.linear.bias.double() - weight @ norm.running_mean.double()
+        self.last_weight, self.last_bias = weight.to(self.linear.weight.dtype), bias.to(self.linear.weight.dtype)
+
+    def unfold(self) -> None:
+        """Drop what `fold` computed."""
+        self.own_tap = self.last_weight = self.last_bias = None
+
+    @property
+    def taps(self) -> int:
+        """How many neighbours of an element the first layer sees, itself included."""
+        return 1 if self.neighbours is None else self.neighbours.shape[0] // self.neighbours.shape[1]
+
+    def _can_use_folded(self, feature: GroupFeature) -> bool:
+        if torch.compiler.is_compiling() or self.training or torch.is_grad_enabled():
+            return False
+        return can_read(feature.some)
+
+    def _folded(self, feature: GroupFeature, *, relu: bool) -> Tensor:
+        """The raw parameters `(B, P)`, from the elements in use only: the others have weight 0 in the mean."""
+        with full_precision(feature.device):
+            count, weights = feature.shape[2], feature.weights
+            parts = feature.parts or (Part(Use(None, tuple(range(count)), weights is None), feature.values),)
+            made = [Part(Use(part.use.images, (0,), True), self._of(part, weights, count, relu=relu)) for part in parts]
+            pooled = made[0].values if made[0].use.images is None else _in_order(made, feature.shape[0])
+            self._check_finite(pooled)
+            return F.linear(pooled, self.last_weight, self.last_bias)  # type: ignore[arg-type]
+
+    def _of(self, part: Part, weights: Tensor | None, count: int, *, relu: bool) -> Tensor:
+        """What is pooled of some images: `(N, hidden)`."""
+        values, picks, dtype = part.values, part.use.picks, self.linear.weight.dtype
+        positions = values.shape[-2] * values.shape[-1]
+        sums = _quick_sums(values, dtype, relu=relu)  # N C·G'
+        share = part.weights(weights)
+        if len(picks) == 1 and share is None and self.own_tap is not None:
+            x = F.silu(F.linear(sums * (count / positions), self.own_tap, self.first.bias))
+            return F.silu(self.second(x))
+        x = sums.unflatten(1, values.shape[1:3]).transpose(1, 2)  # N G' C
+        if share is None:
+            x = x * (count / (len(picks) * positions))
+        else:
+            share = share.to(dtype).unsqueeze(-1)
+            x = x * (share * (count / positions))
+        if self.neighbours is not None:
+            if len(self.neighbours[0]) != count:
+                raise ValueError(f"expected {len(self.neighbours[0])} elements, got {count}")
+            x = torch.matmul(self._neighbours_of(picks, count), x).reshape(*x.shape[:2], self.first.in_features)
+        x = F.silu(self.second(F.silu(self.first(x))))
+        return x.mean(dim=1) if share is None else (x * share).sum(dim=1)
+
+    def _neighbours_of(self, picks: tuple[int, ...], count: int) -> Tensor:
+        """`neighbours` between some elements only, `(G'·S, G')`."""
+        assert self.neighbours is not None
+        if len(picks) == count:
+            return self.neighbours
+        index = constant(picks, torch.long, self.neighbours.device)
+        return self.neighbours.unflatten(0, (count, -1)).index_select(0, index).flatten(0, 1).index_select(1, index)
+
     @staticmethod
     def _angles(needles: Tensor, elements: Tensor) -> Tensor:
         """The mean directions `(B, K·N)`, in units of π, of numbers `(B, G, K·N)` at elements `(…, G, K)`.
@@ -215,6 +315,11 @@ class InvariantEncoder(nn.Module):
 
     def _standardised(self, pooled: Tensor) -> Tensor:
         """Standardise `(B, C)` over images; refuse NaN and infinity."""
+        self._check_finite(pooled)
+        out: Tensor = self.standardise(pooled)
+        return out
+
+    def _check_finite(self, pooled: Tensor) -> None:
         # Checked on the CPU only: reading values of another device would wait for it.
         visible = pooled.device.type == "cpu" and not torch.compiler.is_compiling() and not _is_transformed(pooled)
         if visible and not math.isfinite(pooled.detach().sum()):
@@ -223,8 +328,6 @@ class InvariantEncoder(nn.Module):
             raise NotFiniteError(
                 f"the input of a level is not finite: image {image} of {len(pooled)} has NaN or infinity"
             )
-        out: Tensor = self.standardise(pooled)
-        return out
 
 
 def _is_transformed(tensor: Tensor) -> bool:

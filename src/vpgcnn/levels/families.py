@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vpgcnn._ops.autograd import Function
+from vpgcnn._ops.autograd import Function, apply
 from vpgcnn._ops.constants import constant
 from vpgcnn._ops.precision import uniform
 from vpgcnn.groups import Group
@@ -79,7 +79,7 @@ def bound(raw: Tensor, low: list[float], high: float) -> Tensor:
         `(B, P)` in at least single precision. The gradient passes unless it pushes further outside.
     """
     raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
-    bounded: Tensor = _Bound.apply(raw, constant(tuple(low), raw.dtype, raw.device), high)
+    bounded: Tensor = apply(_Bound, raw, constant(tuple(low), raw.dtype, raw.device), high)
     return bounded
 
 

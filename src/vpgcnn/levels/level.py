@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vpgcnn._ops.active import can_read
 from vpgcnn._ops.distributed import processes
 from vpgcnn._ops.precision import uniform
 from vpgcnn.errors import UserError
@@ -389,8 +390,10 @@ class VariationalLevel(Level):
         if self.training and self.explore > 0:
             noise = self._noise(feature, opening, generator)
             opening = torch.where(noise < 0, opening, costs.drawn(noise))
-        own = self._opened(costs.teach(opening, costs.slopes_at(slopes, opening), costs.INFLUENCE))
-        priced = self._opened(costs.teach(opening, costs.slopes_at(prior, opening)))
+        own = priced = self._opened(opening)
+        if torch.is_grad_enabled():
+            own = self._opened(costs.teach(opening, costs.slopes_at(slopes, opening), costs.INFLUENCE))
+            priced = self._opened(costs.teach(opening, costs.slopes_at(prior, opening)))
         q = family.distribution(own, self.group, noisy=self.training, generator=generator)
         return replace(q, explored=noise, priced=priced)  # type: ignore[type-var]
 
@@ -401,8 +404,14 @@ class VariationalLevel(Level):
 
     def _dialled(self, own: Tensor) -> Tensor:
         """The parameters `(B, P)` that the dial makes of decided ones, in evaluation."""
-        turned = None if self.training else self.family.dialled(own, self.dial, self.group)
+        turned = None if self.training or self._dial_is_at_rest() else self.family.dialled(own, self.dial, self.group)
         return own if turned is None else turned
+
+    def _dial_is_at_rest(self) -> bool:
+        """Whether the dial is known to be 0. It is looked at on the CPU only: another device would be waited for."""
+        if torch.compiler.is_compiling():
+            return False
+        return self.dial.device.type == "cpu" and can_read(self.dial) and float(self.dial) == 0
 
     def _keep(self, feature: GroupFeature, generator: torch.Generator | None) -> Tensor:
         """Dropout of the encoder's input: factors `(B, C)`."""

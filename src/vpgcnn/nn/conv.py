@@ -25,6 +25,7 @@ from vpgcnn._ops.active import (
     assemble,
     can_read,
     can_skip,
+    can_skip_in_training,
     crossed,
     merged,
     note_pair,
@@ -34,6 +35,7 @@ from vpgcnn._ops.active import (
     unchanged,
     uses_of,
 )
+from vpgcnn._ops.constants import constant
 from vpgcnn._ops.geometry import Geometry
 from vpgcnn._ops.precision import autocast_now, uniform
 from vpgcnn.features import GroupFeature, Trace, recorded
@@ -41,7 +43,8 @@ from vpgcnn.groups import Group, check_rgb, wrap
 from vpgcnn.kernels import KernelSpec, default_kernel
 from vpgcnn.kernels.base import check_whole
 from vpgcnn.levels import Distribution, Full, InvariantEncoder, LevelSpec, WindowDistribution
-from vpgcnn.levels.distributions import midpoints, stratified
+from vpgcnn.levels.distributions import hair, midpoints, stratified
+from vpgcnn.levels.encoder import FOLDED
 from vpgcnn.nn._checks import check_centred, check_feature, check_square
 
 __all__ = ["GroupConv2d", "LiftConv2d", "fold", "folded", "name_layers", "unfold"]
@@ -223,7 +226,8 @@ class _GroupConvolution(nn.Module):
     @property
     def _decides_first(self) -> bool:
         """Whether the level can decide before the convolution, whatever it is said to see: it does not look."""
-        return self.level.same_for_all and not self.training and not self.level.moves_elements
+        free = not self.training or can_skip_in_training()
+        return self.level.same_for_all and free and not self.level.moves_elements
 
     def _weights(self, q: Distribution, u: Tensor, span: Tensor | None, *, uneven: bool) -> Tensor:
         """The weights `(B, G)` of elements u.
@@ -239,32 +243,76 @@ class _GroupConvolution(nn.Module):
         weights = q.weights(u, span)
         return _renormalised(weights, self.group.angle(u)) if uneven else weights
 
-    def _weigh(self, feature: GroupFeature, q: Distribution, weights: Tensor | None) -> GroupFeature:
+    def _weigh(self, feature: GroupFeature, q: Distribution, shares: _Shares) -> GroupFeature:
         """Put q beside the values, as weights, and into the trace. The feature is the layer's output, unweighted."""
-        trace = recorded(feature.trace, self.name, q)
-        uses = None if weights is None or feature.moves_elements else self._uses(weights, q, feature.elements)
+        trace, (weights, uses, dense) = recorded(feature.trace, self.name, q), shares
         if uses is None or weights is None:
-            return replace(feature, weights=weights, trace=trace)
+            made = GroupFeature(feature.values, feature.elements, weights, self.group, trace, feature.span)
+            return made.known_dense() if dense else made
         values = feature.values
         rest = feature.elements, weights, self.group, trace, feature.span
         return GroupFeature.of_parts(split(values, uses), lambda: values, *rest, None)
 
     # ------------------------------------------------------------ leaving out what has weight 0
 
-    def _uses(self, weights: Tensor, q: Distribution, u: Tensor) -> tuple[Use, ...] | None:
-        """The elements that images use, if evaluation may leave the others out and that pays."""
-        if self.training or not can_skip() or not self.kernel.can_skip:
+    def _shares(
+        self, q: Distribution, u: Tensor, span: Tensor | None, *, uneven: bool, together: bool = True
+    ) -> _Shares:
+        """The weights of elements u, and who uses them.
+
+        Args:
+            q: As for `_weights`, like all that follow.
+            u: See `q`.
+            span: See `q`.
+            uneven: See `q`.
+            together: Whether elements may be left out at all.
+        """
+        together = together and u.dim() == 2 and self.kernel.can_skip
+        if not together or self.training or not can_skip():
+            weights = self._weights(q, u, span, uneven=uneven)
+            learns = together and self.level.same_for_all and can_skip_in_training()
+            return _Shares(weights, self._uses_in_training(weights, q, u, span, uneven=uneven) if learns else None)
+        own = span is None and self._is_own_grid(u)
+        if own and self.shares is not None:
+            weights = self.shares.expand(q.theta.shape[0], -1)
+            return _Shares(weights, None if self.kept is None else (self.kept,), dense=self.kept is None)
+        end = q.end() if own and type(q) is WindowDistribution and can_read(q.theta) else None
+        if end is not None:
+            count = u.shape[0]
+            row = (1.0, *[0.0] * (count - 1)) if end == "closed" else (1 / count,) * count
+            weights = constant((row,), u.dtype, u.device).repeat(q.theta.shape[0], 1)
+            closed = end == "closed" and count > 1
+            return _Shares(weights, (Use(None, (0,), True),) if closed else None, dense=not closed)
+        weights = self._weights(q, u, span, uneven=uneven and not own)  # on its own grid they sum to 1
+        uses = uses_of(weights, same=q.shared) if can_read(weights) else None
+        return _Shares(weights, uses, dense=uses is None and can_read(weights))
+
+    @torch.no_grad()
+    def _uses_in_training(
+        self, weights: Tensor, q: Distribution, u: Tensor, span: Tensor | None, *, uneven: bool
+    ) -> tuple[Use, ...] | None:
+        """The elements whose weight is not 0, or would not be if θ grew; None for all of them."""
+        if type(q) is not WindowDistribution or not can_read(q.theta) or not len(weights):
             return None
-        if self.kept is not None and self._is_own_grid(u):
-            return (self.kept,)
-        return uses_of(weights, same=q.shared) if can_read(weights) else None
+        row = weights[:1]
+        if q.theta.requires_grad:
+            one = replace(q, theta=(q.theta[:1] + 4 * hair(q.theta)).clamp_max(1))
+            row = row + self._weights(one, u, None if span is None else span[:1], uneven=uneven)
+        found = row[0].tolist()
+        picks = tuple(place for place, weight in enumerate(found) if weight != 0)
+        if len(picks) == len(found):
+            return None
+        fair, near = 1 / len(picks), 4 * torch.finfo(weights.dtype).eps
+        even = not q.theta.requires_grad and all(abs(found[place] - fair) <= near * fair for place in picks)
+        return (Use(None, picks, even),)
 
     def _parts_of(self, feature: GroupFeature) -> tuple[Part, ...]:
         """The input, without elements of weight 0 where they may be left out."""
         if feature.parts is not None:
             return feature.parts
         weights, every = feature.weights, tuple(range(feature.shape[2]))
-        uses = uses_of(weights) if weights is not None and can_skip() and can_read(weights) else None
+        looks = weights is not None and not feature.dense and can_skip() and can_read(weights)
+        uses = uses_of(weights) if looks and weights is not None else None
         return split(feature.values, uses or (Use(None, every, weights is None),))
 
     def _convolve_parts(
@@ -336,7 +384,9 @@ class _GroupConvolution(nn.Module):
             return GroupFeature(whole(), u, weights, self.group, plan.trace, plan.span)
         made = self._convolve_parts(given, shares, v, u, uses, ready)
         inputs = [part.values for part in given]
+        learns = self.training or torch.is_grad_enabled()
         later = unchanged(whole, lambda: [*inputs, *(() if ready is not None else self.parameters())])
+        later = _refused if learns else later
         rest = u, weights, self.group, plan.trace, plan.span
         return GroupFeature.of_parts(made, later, *rest, autocast_now(u.device))
 
@@ -353,6 +403,17 @@ class _GroupConvolution(nn.Module):
         return ", ".join(parts)
 
 
+class _Shares(NamedTuple):
+    """The weights `(B, G)` of a layer's output, and who uses which elements; None if all are needed.
+
+    `dense` says that this was looked at: later layers need not.
+    """
+
+    weights: Tensor | None
+    uses: tuple[Use, ...] | None
+    dense: bool = False
+
+
 class _Plan(NamedTuple):
     """All of a layer's output but its values: the number of images, and as in `GroupFeature`."""
 
@@ -366,6 +427,12 @@ class _Plan(NamedTuple):
 def _leaves_out(parts: tuple[Part, ...], feature: GroupFeature) -> bool:
     """Whether some elements of the feature are in no part."""
     return any(len(part.use.picks) < feature.shape[2] for part in parts)
+
+
+def _refused() -> Tensor:
+    raise RuntimeError(
+        "elements of weight 0 were left out of this feature in training: read `values` without `with used_elements():`"
+    )
 
 
 def _renormalised(weights: Tensor, distance: Tensor) -> Tensor:
@@ -440,13 +507,12 @@ class LiftConv2d(_GroupConvolution):
             raise ValueError(f"expected images of floating point numbers, got {image.dtype}")
         check_square(self.group, *image.shape[-2:])
         self._check_centred(image)
-        signal, uneven = image.unsqueeze(2), elements is not None
+        signal, uneven, q = image.unsqueeze(2), elements is not None, None
         u = self.grid(image, generator) if elements is None else wrap(self._given(elements, image.shape[0]))
         if self._decides_first and u.dim() == 2 and not self.group.recolors:
             seen = GroupFeature(signal[:, :1, :, :1, :1].expand(-1, -1, u.shape[0], -1, -1), u, None, self.group)
             q = self.level(seen, generator)
-            weights = self._weights(q, u, None, uneven=uneven)
-            uses = self._uses(weights, q, u)
+            weights, uses, _ = self._shares(q, u, None, uneven=uneven)
             if uses is not None:
                 part = Part(Use(None, (0,), True), signal)
                 plan = _Plan(image.shape[0], u, weights, recorded({}, self.name, q), None)
@@ -454,12 +520,12 @@ class LiftConv2d(_GroupConvolution):
         feature = GroupFeature(self._lifted(signal, u), u, None, self.group)
         if self.level.is_full:
             return feature
-        q = self.level.after_relu(feature, generator)
+        q = self.level.after_relu(feature, generator) if q is None else q
         if self.level.moves_elements and elements is None:
             u = self._place(q, generator)
             feature = GroupFeature(self._lifted(signal, u), u, None, self.group, span=q.theta)
-            return self._weigh(feature, q, None)
-        return self._weigh(feature, q, self._weights(q, u, None, uneven=uneven))
+            return self._weigh(feature, q, _Shares(None, None))
+        return self._weigh(feature, q, self._shares(q, u, None, uneven=uneven))
 
     def _lifted(self, signal: Tensor, u: Tensor) -> Tensor:
         """The images `(B, C, 1, H, W)` at elements u: `(B, O, U, H', W')`."""
@@ -532,13 +598,14 @@ class GroupConv2d(_GroupConvolution):
         elif q is not None and placed:
             u, span = self._place(q, generator), q.theta
         elif self.resample and self.group.order is None:
-            u = self.grid(feature.values, generator)
+            u = self.grid(feature.some, generator)
         else:
             u, span = feature.elements, feature.span
         uneven = isinstance(elements, Tensor) or self.group.order is None  # a shifted grid sums to 1 up to rounding
-        weights = None if q is None or placed else self._weights(q, u, span, uneven=uneven)
         together = u.dim() == 2 and not feature.moves_elements and self.kernel.can_skip
-        uses = self._uses(weights, q, u) if together and q is not None and weights is not None else None
+        decided = q is not None and not placed
+        shares = self._shares(q, u, span, uneven=uneven, together=together) if q and decided else _Shares(None, None)
+        weights, uses, _ = shares
         parts = self._parts_of(feature) if together else None
         if parts is not None and (uses is not None or _leaves_out(parts, feature)):
             trace = feature.trace if q is None else recorded(feature.trace, self.name, q)
@@ -548,11 +615,11 @@ class GroupConv2d(_GroupConvolution):
             values = self._convolve(feature.values, feature.weights, feature.elements, u)
             out = GroupFeature(values, u, None, self.group, feature.trace, span)
             if q is not None:
-                return self._weigh(out, q, weights)
+                return self._weigh(out, q, shares)
         if self.level.is_full or early:
             return out
         q = self.level.after_relu(out, generator)
-        return self._weigh(out, q, self._weights(q, u, span, uneven=uneven))
+        return self._weigh(out, q, self._shares(q, u, span, uneven=uneven))
 
 
 def name_layers(model: nn.Module) -> nn.Module:
@@ -595,6 +662,8 @@ def fold(model: nn.Module, example: Tensor | None = None) -> nn.Module:
     unfold(model)
     with torch.no_grad():
         for layer in layers:
+            for encoder in _encoders(layer):
+                encoder.fold()
             if not layer.level.moves_elements:
                 grid = layer.group.grid(dtype=layer._precision(), device=layer._reference().device)
                 layer.folded = layer.kernel.fold(grid, None if layer.lifts else grid)
@@ -642,7 +711,13 @@ def unfold(model: nn.Module) -> nn.Module:
     return model
 
 
+def _encoders(layer: _GroupConvolution) -> list[InvariantEncoder]:
+    return [module for module in layer.level.modules() if isinstance(module, InvariantEncoder)]
+
+
 def _unfold(layer: _GroupConvolution) -> None:
+    for encoder in _encoders(layer):
+        encoder.unfold()
     layer.folded = layer.shares = layer.only = None
     layer.kept = layer.only_for = None
 
@@ -652,11 +727,16 @@ def folded(model: nn.Module) -> Iterator[nn.Module]:
     """`fold` for the length of a `with` block; then the layers are as they were."""
     layers = [layer for layer in model.modules() if isinstance(layer, _GroupConvolution)]
     before = [(layer.folded, layer.shares, layer.kept, layer.only, layer.only_for) for layer in layers]
+    encoders = [encoder for layer in layers for encoder in _encoders(layer)]
+    known = [[getattr(encoder, name) for name in FOLDED] for encoder in encoders]
     try:
         yield fold(model)
     finally:
         for layer, ready in zip(layers, before, strict=True):
             layer.folded, layer.shares, layer.kept, layer.only, layer.only_for = ready
+        for encoder, tensors in zip(encoders, known, strict=True):
+            for name, tensor in zip(FOLDED, tensors, strict=True):
+                setattr(encoder, name, tensor)
 
 
 def _forget(module: nn.Module, *_: object) -> None:

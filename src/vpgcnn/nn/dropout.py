@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
+from vpgcnn._ops.autograd import apply
 from vpgcnn._ops.memory_format import is_channels_last
 from vpgcnn._ops.precision import uniform
-from vpgcnn._ops.relu_dropout import ReluDrop, draw, possible
+from vpgcnn._ops.recompute import has_recipe, noted
+from vpgcnn._ops.relu_dropout import ReluDrop, again, draw, possible
 from vpgcnn.features import GroupFeature
 from vpgcnn.nn._checks import check_feature
 
@@ -43,11 +45,16 @@ class GroupDropout(nn.Module):
         if not self.training or self.p == 0:
             return feature
         if self.each and generator is None:
-            return feature.map(lambda x: F.dropout(x, self.p))
-        shape = feature.shape if self.each else (*feature.shape[:2], 1, 1, 1)
+            return feature.each(lambda x: F.dropout(x, self.p))
+        if self.each:
+            return feature.each(lambda x: x * self._kept(x.shape, feature, generator))
+        keep = self._kept((*feature.shape[:2], 1, 1, 1), feature, generator)
+        return feature.each(lambda x: x * keep)
+
+    def _kept(self, shape: tuple[int, ...], feature: GroupFeature, generator: torch.Generator | None) -> Tensor:
+        """Random factors, 0 or 1 / (1 − p)."""
         draw = uniform(shape, feature.elements, generator)
-        keep = (draw >= self.p).to(feature.dtype) / (1 - self.p)
-        return feature.map(lambda x: x * keep)
+        return (draw >= self.p).to(feature.dtype) / (1 - self.p)
 
     def extra_repr(self) -> str:
         return f"p={self.p}, each={self.each}"
@@ -82,10 +89,15 @@ class ReluDropout(nn.Module):
         check_feature(self, feature)
         if not self.training or self.p == 0:
             return feature.map(F.relu)
-        if not possible(feature.values, self.p):
+        if not possible(feature.some, self.p):
             return GroupDropout(self.p, each=True)(feature.map(F.relu), generator=generator)
-        values = feature.values if is_channels_last(feature.values) else feature.values.contiguous()
-        return feature.with_values(ReluDrop.apply(values, *draw(values, self.p, generator)))
+        return feature.each(lambda values: self._fast(values, generator))
+
+    def _fast(self, values: Tensor, generator: torch.Generator | None) -> Tensor:
+        values = values if is_channels_last(values) else values.contiguous()
+        bits, dropped, seed = draw(values, self.p, generator)
+        out: Tensor = apply(ReluDrop, values, bits, dropped)
+        return noted(out, again, values, dropped, seed) if has_recipe(values) else out
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

@@ -10,11 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vpgcnn._ops.active import unchanged
-from vpgcnn._ops.autograd import Function
+from vpgcnn._ops.autograd import Function, apply
 from vpgcnn._ops.chunks import parts
 from vpgcnn._ops.distributed import is_distributed, sum_over_processes
 from vpgcnn._ops.memory_format import Maps, flat, is_channels_last, laid_out_as, over, sums, unflat
 from vpgcnn._ops.precision import full_precision
+from vpgcnn._ops.recompute import noted
 from vpgcnn.features import GroupFeature
 from vpgcnn.levels.encoder import Standardise
 from vpgcnn.nn._checks import check_feature
@@ -78,22 +79,18 @@ class GroupBatchNorm(nn.Module):
             return feature  # an empty batch has no statistics
         if self.training:
             self.num_batches_tracked.add_(1)
-        if self.training and (feature.weights is not None or synchronised or is_channels_last(feature.values)):
-            return feature.with_values(self._weighted(feature.values, feature.weights, synchronised))
-        if not self.training:
-            by = self._by_running_statistics
-            return feature.each(by if feature.parts is None else unchanged(by, self._numbers))
-        normed = F.batch_norm(
-            feature.values.flatten(2),
-            self.running_mean,
-            self.running_var,
-            self.weight,
-            self.bias,
-            True,
-            self.momentum,
-            self.eps,
-        )
-        return feature.with_values(normed.view_as(feature.values))
+        if self.training:
+            return feature.each_weighted(lambda values, weights: self._by_batch(values, weights, synchronised))
+        by = self._by_running_statistics
+        return feature.each(by if feature.parts is None else unchanged(by, self._numbers))
+
+    def _by_batch(self, values: Tensor, weights: Tensor | None, synchronised: bool) -> Tensor:
+        """Normalise with the statistics of the batch, which also move the running ones."""
+        if weights is not None or synchronised or is_channels_last(values):
+            return self._weighted(values, weights, synchronised)
+        numbers = self.running_mean, self.running_var, self.weight, self.bias
+        normed = F.batch_norm(values.flatten(2), *numbers, True, self.momentum, self.eps).view_as(values)
+        return noted(normed, _by_own_statistics, values, self.weight, self.bias, self.eps)
 
     def _numbers(self) -> tuple[Tensor, ...]:
         return self.running_mean, self.running_var, self.weight, self.bias
@@ -114,7 +111,9 @@ class GroupBatchNorm(nn.Module):
             if synchronised:
                 norm, share, mean, var = self._together(values.to(dtype), weights)
             else:
-                norm, mean, var = _WeightedNorm.apply(values.to(dtype), share, self.weight, self.bias, self.eps)[:3]
+                norm, mean, var = apply(_WeightedNorm, values.to(dtype), share, self.weight, self.bias, self.eps)[:3]
+                if dtype == values.dtype:
+                    noted(norm, _by_statistics, values, mean, var, self.weight, self.bias, self.eps)
             with torch.no_grad():
                 unbiased = var * _bessel(values.shape, share, synchronised)
                 self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
@@ -134,6 +133,18 @@ class GroupBatchNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.channels}, eps={self.eps}, momentum={self.momentum}"
+
+
+def _by_own_statistics(values: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """What batch norm makes of a training batch, without running statistics."""
+    return F.batch_norm(values.flatten(2), None, None, weight, bias, True, 0.0, eps).view_as(values)
+
+
+def _by_statistics(values: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Values `(B, C, G, H, W)`, normalised with a mean and variance `(C,)`."""
+    seen = Maps(values)
+    around, spread, times, plus = seen.spread(mean, var, weight, bias)
+    return seen.back(F.batch_norm(seen(values), around, spread, times, plus, training=False, eps=eps))
 
 
 def _bessel(shape: torch.Size, share: Tensor | None, synchronised: bool) -> Tensor | float:
@@ -172,9 +183,7 @@ class _WeightedNorm(Function):
             # A few images at a time, which fit the cache: many times faster than var_mean on a CPU.
             apart = torch.cat([sums((some - middle).square_(), shape) for some in parts(rows)]) / positions
             var = (apart * share).sum(dim=(0, 2))
-        around, spread, times, plus = seen.spread(mean, var, weight, bias)
-        normed = F.batch_norm(channels, around, spread, times, plus, training=False, eps=eps)
-        return seen.back(normed), mean, var, centre, apart
+        return _by_statistics(values, mean, var, weight, bias, eps), mean, var, centre, apart
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:

@@ -57,6 +57,7 @@ from vpgcnn.lab.training.seeds import generator, seed_of
 from vpgcnn.lab.training.trackers import open_tracker
 from vpgcnn.levels import VariationalLevel, set_progress
 from vpgcnn.measure import idle_levels, read_levels
+from vpgcnn.nn import fixed_paths
 from vpgcnn.nn.norm import synchronise
 from vpgcnn.objective import Elbo, dual_step, log_shares, penalty
 
@@ -194,7 +195,8 @@ def train(config: TrainConfig, out: Path, *, resume: bool = False, progress: Qui
     check_threads(config.threads)
     if config.threads > 0:
         torch.set_num_threads(config.threads)
-    return _Training(config, out, make_accelerator(config), progress or Quiet()).go(resume)
+    with fixed_paths():  # the same command gives the same bits, whichever algorithm is faster just now
+        return _Training(config, out, make_accelerator(config), progress or Quiet()).go(resume)
 
 
 def make_accelerator(config: TrainConfig) -> Accelerator:
