@@ -12,7 +12,7 @@ from torch import Tensor
 from support import built, many
 from vpgcnn import SO2, GroupFeature, Hue, Rotations, Variational, Window
 from vpgcnn.levels import VariationalLevel
-from vpgcnn.levels.costs import INFLUENCE, KNOTS, bowl, drawn, lowest, slopes_at, teach
+from vpgcnn.levels.costs import INFLUENCE, KNOTS, WORTH, bowl, drawn, lowest, slopes_at, teach
 
 # ---------------------------------------------------------------- the lowest point
 
@@ -88,8 +88,9 @@ def test_an_outlier_does_not_decide_for_all() -> None:
     predicted = torch.zeros(100, 1, requires_grad=True)
     pull = torch.full((100, 1), 0.1)
     pull[0] = -50.0
-    (found,) = torch.autograd.grad((teach(torch.rand(100, 1), predicted, INFLUENCE) * pull).mean(), predicted)
+    (found,) = torch.autograd.grad((teach(torch.rand(100, 1), predicted, torch.tensor(-0.05)) * pull).mean(), predicted)
     most = INFLUENCE * (50 + 99 * 0.1) / 100
+    assert most > WORTH * 0.05
     assert float(found[0]) == pytest.approx(most / 100)
     assert torch.allclose(found[1:], torch.tensor(-0.1 / 100))
 

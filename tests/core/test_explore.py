@@ -26,7 +26,7 @@ from vpgcnn import (
 )
 from vpgcnn.levels import Family, InvariantEncoder, VariationalLevel
 from vpgcnn.levels import level as level_module
-from vpgcnn.levels.costs import CALM, INFLUENCE, KNOTS, slopes_at, slopes_of
+from vpgcnn.levels.costs import CALM, INFLUENCE, KNOTS, WORTH, slopes_at, slopes_of
 from vpgcnn.levels.level import EXPLORE, Condition
 from vpgcnn.measure import read_levels
 from vpgcnn.objective import Elbo
@@ -231,6 +231,8 @@ def test_images_teach_the_encoder_the_slope_at_the_width_they_had() -> None:
         if isinstance(module, InvariantEncoder):
             module.register_forward_hook(keep)
     prediction = net(images)
+    levels = [module for module in net.modules() if isinstance(module, VariationalLevel)]
+    priors = {q: level.prior.detach()[None] for q, level in zip(prediction.trace.values(), levels, strict=True)}  # type: ignore[union-attr]
     for q in prediction.trace.values():
         q.theta.retain_grad()
     Elbo.of(prediction, labels).total().backward()
@@ -240,7 +242,7 @@ def test_images_teach_the_encoder_the_slope_at_the_width_they_had() -> None:
         assert q.theta.grad is not None
         opening = (q.theta.detach() - 1 / 6) / (1 - 1 / 6)
         true = q.theta.grad * (1 - 1 / 6)  # of the mean over the batch
-        most = INFLUENCE * true.abs().mean(dim=0)
+        most = torch.maximum(INFLUENCE * true.abs().mean(dim=0), WORTH * slopes_at(priors[q], opening).abs() / 16)
         wrong = slopes_at(slopes_of(raw.detach()), opening) / 16 - true.clamp(-most, most)
         steep = 2 * (raw.detach().square() + CALM / 2) / (raw.detach().square() + CALM).sqrt()
         near = (1 - (opening - torch.linspace(0, 1, KNOTS)).abs() * (KNOTS - 1)).clamp_min(0)

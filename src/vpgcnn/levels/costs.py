@@ -28,7 +28,9 @@ KNOTS = 9
 DEPTH = 0.05
 """How fast the slopes rise with the opening before anything is learned, in nats; their zero is the first window."""
 INFLUENCE = 3.0
-"""The steepest slope of the classification loss that an image may teach, as a multiple of the mean over the batch."""
+"""The steepest slope of the classification loss that an image may teach, as a multiple of the mean over the batch …"""
+WORTH = 20.0
+"""… or, if that is more, as a multiple of what all images pay."""
 CALM = 0.001
 """The square of the answer of an encoder from which on slopes grow faster than it."""
 _PLACES = tuple(number / (KNOTS - 1) for number in range(KNOTS))
@@ -91,27 +93,26 @@ class _Teach(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(opening: Tensor, predicted: Tensor, influence: float | None) -> Tensor:
+    def forward(opening: Tensor, predicted: Tensor, paid: Tensor | None) -> Tensor:
         return opening.clone()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float | None], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1])
-        ctx.influence = inputs[2]
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, None]:
-        (predicted,), (slopes,) = ctx.saved_tensors, grads
-        if ctx.influence is not None:
+        (predicted, paid), (slopes,) = ctx.saved_tensors, grads
+        if paid is not None:
             total, count = slopes.abs().sum(dim=0), slopes.new_tensor(float(len(slopes)))
             if is_distributed():
                 total, count = sum_over_processes(total), sum_over_processes(count)
-            most = ctx.influence * total / count.clamp_min(1)
+            most = torch.maximum(INFLUENCE * total / count.clamp_min(1), WORTH * paid.abs() / max(1, len(slopes)))
             slopes = slopes.clamp(-most, most)
         return None, predicted / max(1, len(predicted)) - slopes, None
 
 
-def teach(opening: Tensor, predicted: Tensor, influence: float | None = None) -> Tensor:
+def teach(opening: Tensor, predicted: Tensor, paid: Tensor | None = None) -> Tensor:
     """The openings as they are; the backward pass fits the predicted slopes to those of the loss.
 
     The gradient of `predicted` is that of half the mean squared difference between it and the slope of each image's
@@ -121,12 +122,12 @@ def teach(opening: Tensor, predicted: Tensor, influence: float | None = None) ->
     Args:
         opening: `(B, K)`, what the windows are made of.
         predicted: `(B, K)`, the predicted slopes there.
-        influence: The steepest slope that an image may teach, as a multiple of their mean over the batch; None for no
-            limit. A few misclassified images have slopes a hundred times as steep as the others, and would decide for
-            all that look like them.
+        paid: `(B, K)`, the slopes of what all images pay. With them, steeper slopes than `WORTH` times that, and than
+            `INFLUENCE` times the mean over the batch, count as these. A few misclassified images have slopes a hundred
+            times as steep as the others, and would decide for all that look like them. None: no limit.
 
     Returns:
         `(B, K)`.
     """
-    taught: Tensor = apply(_Teach, opening, predicted, influence)
+    taught: Tensor = apply(_Teach, opening, predicted, paid)
     return taught

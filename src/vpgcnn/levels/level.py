@@ -390,12 +390,14 @@ class VariationalLevel(Level):
         if self.training and self.explore > 0:
             noise = self._noise(feature, opening, generator)
             opening = torch.where(noise < 0, opening, costs.drawn(noise))
-        own = priced = self._opened(opening)
+        to_answer = to_pay = opening
         if torch.is_grad_enabled():
-            own = self._opened(costs.teach(opening, costs.slopes_at(slopes, opening), costs.INFLUENCE))
-            priced = self._opened(costs.teach(opening, costs.slopes_at(prior, opening)))
+            paid = costs.slopes_at(prior, opening)
+            to_answer = costs.teach(opening, costs.slopes_at(slopes, opening), paid.detach())
+            to_pay = costs.teach(opening, paid)
+        own = self._opened(to_answer)
         q = family.distribution(own, self.group, noisy=self.training, generator=generator)
-        return replace(q, explored=noise, priced=priced)  # type: ignore[type-var]
+        return replace(q, explored=noise, priced=self._opened(to_pay))  # type: ignore[type-var]
 
     def _opened(self, opening: Tensor) -> Tensor:
         own = self.family.opened(opening, self.group)
