@@ -220,7 +220,8 @@ def set_theta(model: nn.Module, value: float) -> None:
             else:
                 closed, whole = module.family.opened(torch.tensor([[0.0], [1.0]]), module.group)
                 opening = torch.where(whole > closed, (value - closed) / (whole - closed), 1.0).clamp(0, 1)
-                module.prior.data.copy_(bowl(opening.to(module.prior.dtype)))
+                module.encoder.start.copy_(bowl(opening.to(module.encoder.start.dtype)))
+                nn.init.zeros_(module.prior)
 
 
 def vary_theta(model: nn.Module, std: float) -> None:

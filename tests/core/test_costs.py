@@ -12,7 +12,7 @@ from torch import Tensor
 from support import built, many
 from vpgcnn import SO2, GroupFeature, Hue, Rotations, Variational, Window
 from vpgcnn.levels import VariationalLevel
-from vpgcnn.levels.costs import INFLUENCE, KNOTS, WORTH, bowl, drawn, lowest, slopes_at, teach
+from vpgcnn.levels.costs import INFLUENCE, KNOTS, WORTH, bowl, drawn, slopes_at, slopes_of, teach, widest
 
 # ---------------------------------------------------------------- the lowest point
 
@@ -29,13 +29,16 @@ def cost(slopes: Tensor, opening: Tensor) -> Tensor:
 
 
 @given(st.lists(st.sampled_from([-1.0, -0.3, 0.0, 0.2, 1.5]), min_size=KNOTS, max_size=KNOTS))
-def test_no_width_costs_less_than_the_lowest(numbers: list[float]) -> None:
+def test_it_is_the_widest_of_those_that_cost_no_more_than_the_slack(numbers: list[float]) -> None:
     slopes = torch.tensor(numbers, dtype=torch.float64)
-    found = lowest(slopes.expand(2, 1, KNOTS))
-    assert found.shape == (2, 1)
-    assert float(found[0, 0]) == float(found[1, 0])
-    assert 0 <= float(found[0, 0]) <= 1
-    assert float(cost(slopes, found[0])) <= float(cost(slopes, FINE).min()) + 1e-5
+    costs = cost(slopes, FINE)
+    for slack in (0.0, 0.03):
+        found = widest(slopes.expand(2, 1, KNOTS), slack)
+        assert found.shape == (2, 1)
+        assert float(found[0, 0]) == float(found[1, 0])
+        assert 0 <= float(found[0, 0]) <= 1
+        assert float(cost(slopes, found[0])) <= float(costs.min()) + slack + 1e-5
+        assert (costs[found[0, 0] + 1e-9 < FINE] > costs.min() + slack - 1e-5).all()
 
 
 @pytest.mark.parametrize(
@@ -52,13 +55,13 @@ def test_no_width_costs_less_than_the_lowest(numbers: list[float]) -> None:
 )
 def test_it_sees_all_widths(slopes: Callable[[Tensor], Tensor], expected: float) -> None:
     knots = torch.linspace(0, 1, KNOTS, dtype=torch.float64)
-    assert float(lowest(slopes(knots)[None, None])) == pytest.approx(expected, abs=1e-12)
+    assert float(widest(slopes(knots)[None, None])) == pytest.approx(expected, abs=1e-7)
 
 
 @pytest.mark.parametrize("opening", [0.0, 0.2, 0.77, 1.0])
 def test_a_bowl_is_lowest_where_it_should_be(opening: float) -> None:
-    found = lowest(bowl(torch.tensor([[opening, 1 - opening]], dtype=torch.float64)))
-    assert found[0].tolist() == pytest.approx([opening, 1 - opening], abs=1e-12)
+    found = widest(slopes_of(bowl(torch.tensor([[opening, 1 - opening]], dtype=torch.float64))))
+    assert found[0].tolist() == pytest.approx([opening, 1 - opening], abs=1e-7)
 
 
 def test_drawn_openings_cover_the_range() -> None:
@@ -171,7 +174,7 @@ def test_what_is_the_same_for_all_images_is_learned_apart_from_their_losses() ->
         (0.3 * q.unused() + 0.5 * ((q.theta[:, 0] - 0.25) / 0.75 - 0.5).clamp_min(0)).mean().backward()
         assert level.prior.grad is not None
         optimiser.step()
-    assert torch.allclose(level.prior, torch.tensor(-0.3), atol=0.1)
+    assert torch.allclose(level.prior, torch.tensor(-0.3), atol=0.15)
     assert float((opening_of(level, feature) - 0.5).abs().mean()) < 0.1
 
 

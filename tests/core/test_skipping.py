@@ -40,7 +40,7 @@ from vpgcnn._ops.active import Use, can_skip, uses_of
 from vpgcnn.export import Deployed, exported
 from vpgcnn.kernels import Harmonic, KernelSpec, Siren, Table, TableKernel
 from vpgcnn.levels import InvariantEncoder, LevelSpec, VariationalLevel, WindowDistribution
-from vpgcnn.levels.costs import CALM, KNOTS, bowl
+from vpgcnn.levels.costs import KNOTS, bowl
 from vpgcnn.measure import multiplications
 from vpgcnn.nn import GroupLayerNorm, all_elements
 from vpgcnn.nn.conv import _Shares
@@ -101,13 +101,7 @@ class Sensitive(InvariantEncoder):
 
 def curves(openings: Tensor) -> Tensor:
     """What an encoder answers for windows `(B, K)`, from closed ones (below 0.3) to open ones (above 1)."""
-    return answers(bowl((1.5 * openings - 0.45).clamp(0, 1)))
-
-
-def answers(slopes: Tensor) -> Tensor:
-    """What an encoder answers `(B, K·KNOTS)` for these slopes `(B, K, KNOTS)`: the inverse of `slopes_of`."""
-    square = (CALM**2 + 4 * slopes.square()).sqrt() - CALM
-    return (slopes.sign() * (square / 2).sqrt()).flatten(1)
+    return bowl((1.5 * openings - 0.45).clamp(0, 1))
 
 
 def scattered(model: nn.Module, kind: type[InvariantEncoder] = Scripted) -> None:
@@ -367,7 +361,7 @@ def test_narrow_windows_take_few_products() -> None:
 def test_mixed_batches_are_computed_in_parts() -> None:
     images = torch.rand(8, 3, 8, 8)
     net = fold(warm(SmallNet(SO2(8), level=Variational()), images))
-    wide = 100 * answers(bowl((torch.tensor([[1.0], [0.25]]).repeat(4, 1) - 0.03) / 0.97))
+    wide = bowl((torch.tensor([[1.0], [0.25]]).repeat(4, 1) - 0.03) / 0.97)
     with patch.object(InvariantEncoder, "forward", lambda *_, **__: wide):
         fast = flops(net, images)
         assert_same(net, images)

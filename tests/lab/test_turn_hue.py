@@ -120,8 +120,7 @@ def test_each_circle_has_its_window() -> None:
     with torch.no_grad():
         last.encoder.linear.weight.zero_()
         last.encoder.linear.bias.zero_()
-        assert last.prior is not None
-        last.prior.copy_(bowl(torch.tensor([1.0, 0.0])))
+        last.encoder.start.copy_(bowl(torch.tensor([1.0, 0.0])))
         images = torch.rand(2, 3, 28, 28)
         assert [float(v) for v in read_levels(model, images).theta["last"][0]] == pytest.approx([1.0, 1 / 3])
         before = model(images)[0]

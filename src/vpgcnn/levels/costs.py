@@ -3,8 +3,8 @@
 In a training step an image has a window of one width. The backward pass says how its loss would change if the window
 were a little wider: the slope of the loss at that width. An encoder predicts these slopes for all widths, as straight
 lines between `KNOTS` knots, and learns by regression on those that come back (`teach`). The area under the
-predicted slopes is what a window costs; a level takes the width at which that is lowest (`lowest`). It sees all widths
-at once, so neither a flat stretch nor a hill between two widths can hold it.
+predicted slopes is what a window costs; a level takes the widest one that costs hardly more than the cheapest (`widest`).
+It sees all widths at once, so neither a flat stretch nor a hill between two widths can hold it.
 
 Widths are counted by their *opening*: 0 for a window on the identity alone, 1 for the whole circle.
 """
@@ -21,7 +21,7 @@ from vpgcnn._ops.autograd import Function, apply
 from vpgcnn._ops.constants import constant
 from vpgcnn._ops.distributed import is_distributed, sum_over_processes
 
-__all__ = ["KNOTS", "bowl", "drawn", "lowest", "slopes_at", "slopes_of", "teach"]
+__all__ = ["KNOTS", "bowl", "cost_of", "drawn", "slopes_at", "slopes_of", "teach", "widest"]
 
 KNOTS = 9
 """At how many openings, evenly spaced from 0 to 1, a slope is predicted."""
@@ -33,12 +33,21 @@ WORTH = 20.0
 """… or, if that is more, as a multiple of what all images pay."""
 CALM = 0.001
 """The square of the answer of an encoder from which on slopes grow faster than it."""
+STEP = 1 / (KNOTS - 1)
+"""The distance of two knots."""
+SLACK = 0.4
+"""How much more than at the cheapest width a window may cost: this share of what closed windows pay more than open ones.
+
+Predicted costs are off by some hundredths of a nat. Of widths that cost about the same, the widest is taken."""
+TINY = 1e-30
 _PLACES = tuple(number / (KNOTS - 1) for number in range(KNOTS))
 
 
 def bowl(opening: Tensor) -> Tensor:
-    """Slopes `(…, K, KNOTS)` of a cost that is lowest at the openings `(…, K)`, one for each axis."""
-    return DEPTH * (constant(_PLACES, opening.dtype, opening.device) - opening.unsqueeze(-1))
+    """What an encoder answers `(…, K·KNOTS)` where the cost is lowest at the openings `(…, K)`, one for each axis."""
+    slopes = DEPTH * (constant(_PLACES, opening.dtype, opening.device) - opening.unsqueeze(-1))
+    square = (CALM**2 + 4 * slopes.square()).sqrt() - CALM  # the inverse of `slopes_of`
+    return (slopes.sign() * (square / 2).sqrt()).flatten(-2)
 
 
 def slopes_of(raw: Tensor) -> Tensor:
@@ -51,27 +60,35 @@ def slopes_of(raw: Tensor) -> Tensor:
     return (raw * (raw.square() + CALM).sqrt()).unflatten(1, (-1, KNOTS))
 
 
-def lowest(slopes: Tensor) -> Tensor:
-    """The opening at which the area under the slopes is lowest, exactly; the widest one of equals.
+def cost_of(slopes: Tensor) -> Tensor:
+    """The cost `(B, K, KNOTS)` of each knot against closed windows: the area under the slopes `(B, K, KNOTS)`."""
+    return F.pad((STEP / 2 * (slopes[..., :-1] + slopes[..., 1:])).cumsum(dim=-1), (1, 0))
+
+
+def widest(slopes: Tensor, slack: Tensor | float = 0.0) -> Tensor:
+    """The widest opening whose cost exceeds that of the cheapest one by no more than the slack, exactly.
 
     Args:
         slopes: `(B, K, KNOTS)`, of the cost at evenly spaced openings.
+        slack: In nats, one number or `(B, K)`.
 
     Returns:
         Openings `(B, K)` in [0, 1]. No gradient passes.
     """
     slopes = slopes.detach()
-    before, after = slopes[..., :-1], slopes[..., 1:]
-    step = 1 / (KNOTS - 1)
-    cost = F.pad((step / 2 * (before + after)).cumsum(dim=-1), (1, 0))
-    # Between two knots the cost is a parabola. It has its lowest point inside where the slope rises through 0.
-    inside = (before < 0) & (after >= 0)
-    part = torch.where(inside, before / (before - after).clamp_max(-torch.finfo(slopes.dtype).tiny), 0.0)
-    valley = torch.where(inside, cost[..., :-1] + step / 2 * part * before, torch.inf)
+    before, after, cost = slopes[..., :-1], slopes[..., 1:], cost_of(slopes)
+    # Between two knots the cost is a parabola. Where the slope rises through 0 it has its lowest point between them.
+    bend, valley = (after - before).clamp_min(TINY), (before < 0) & (after > 0)
+    bottom = torch.where(valley, cost[..., :-1] - STEP / 2 * before.square() / bend, cost[..., :-1])
+    most = (torch.minimum(bottom.amin(dim=-1), cost[..., -1]) + slack).unsqueeze(-1)
+    # Where between two knots, from 0 to 1, it rises to what is allowed: before·x + (after − before)·x²/2 = room.
+    room = (most - cost[..., :-1]) / STEP
+    root = (before.square() + 2 * (after - before) * room).clamp_min(0).sqrt()
+    place = torch.where(before < 0, (root - before) / bend, 2 * room / (before + root).clamp_min(TINY)).clamp(0, 1)
     start = constant(_PLACES[:-1], slopes.dtype, slopes.device)
-    openings = torch.cat([torch.ones_like(part[..., :1]), start + step * part, torch.zeros_like(part[..., :1])], dim=-1)
-    costs = torch.cat([cost[..., -1:], valley, cost[..., :1]], dim=-1)
-    return openings.gather(-1, costs.argmin(dim=-1, keepdim=True)).squeeze(-1)
+    reached = torch.where(bottom <= most, start + STEP * place, 0.0)
+    whole = (cost[..., -1:] <= most).to(slopes.dtype)
+    return torch.cat([reached, whole], dim=-1).amax(dim=-1)
 
 
 def drawn(noise: Tensor) -> Tensor:

@@ -345,8 +345,7 @@ class VariationalLevel(Level):
     dial: Tensor
     """How far windows are opened (up to 1) or closed (down to −1) after training; see `set_dial`."""
     prior: nn.Parameter | None
-    """Slopes `(P, KNOTS)` of what the loss says about windows of all images alike, such as the price; at first they are
-    those of a valley at the first window. None for levels whose encoder answers θ."""
+    """Slopes `(P, KNOTS)` of what all images pay alike, such as the price. None for levels whose encoder answers θ."""
 
     def __init__(self, group: Group, channels: int, spec: Variational) -> None:
         super().__init__()
@@ -359,17 +358,17 @@ class VariationalLevel(Level):
         self.has_dial = self.family.dialled(start[None], torch.zeros(()), group) is not None
         self.register_buffer("dial", torch.zeros(()))
         self.explore = (EXPLORE if can else 0.0) if spec.explore is None else spec.explore
-        self.prior = self._first(start) if self.explore > 0 else None
+        self.prior = nn.Parameter(torch.zeros(start.numel(), costs.KNOTS)) if self.explore > 0 else None
         self.dropout = 0.0 if self.prior is None else dropout(channels)
-        start = start if self.prior is None else torch.zeros(self.prior.numel())
+        start = start if self.prior is None else self._valley(start)
         self.encoder = InvariantEncoder(group, channels, start, spec.encoder_width, self.family.directions)
 
-    def _first(self, start: Tensor) -> nn.Parameter:
-        """Slopes with which windows start at parameters `(P,)` of the family."""
+    def _valley(self, start: Tensor) -> Tensor:
+        """What an encoder answers at first so that windows start at parameters `(P,)` of the family."""
         ends = self.family.opened(torch.stack([torch.zeros_like(start), torch.ones_like(start)]), self.group)
         assert ends is not None
         closed, whole = ends
-        return nn.Parameter(costs.bowl(torch.where(whole > closed, (start - closed) / (whole - closed), 1.0)))
+        return costs.bowl(torch.where(whole > closed, (start - closed) / (whole - closed), 1.0))
 
     def forward(self, feature: GroupFeature, generator: torch.Generator | None = None) -> Distribution:
         return self._decide(feature, generator, relu=False)
@@ -386,7 +385,8 @@ class VariationalLevel(Level):
             return family.distribution(own, self.group, noisy=self.training, generator=generator)
         slopes = costs.slopes_of(raw)
         prior = self.prior.to(slopes.dtype).expand_as(slopes)
-        opening, noise = costs.lowest(slopes + prior), None
+        slack = costs.SLACK * F.relu(-costs.cost_of(prior.detach())[..., -1])
+        opening, noise = costs.widest(slopes + prior, slack), None
         if self.training and self.explore > 0:
             noise = self._noise(feature, opening, generator)
             opening = torch.where(noise < 0, opening, costs.drawn(noise))
