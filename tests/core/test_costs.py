@@ -171,7 +171,7 @@ def test_what_is_the_same_for_all_images_is_learned_apart_from_their_losses() ->
     for _ in range(300):
         optimiser.zero_grad()
         q = level.train()(feature, generator)
-        (0.3 * q.unused() + 0.5 * ((q.theta[:, 0] - 0.25) / 0.75 - 0.5).clamp_min(0)).mean().backward()
+        (0.3 * q.unused() + 2 * ((q.theta[:, 0] - 0.25) / 0.75 - 0.5).clamp_min(0)).mean().backward()
         assert level.prior.grad is not None
         optimiser.step()
     assert torch.allclose(level.prior, torch.tensor(-0.3), atol=0.15)

@@ -2,9 +2,9 @@
 
 In a training step an image has a window of one width. The backward pass says how its loss would change if the window
 were a little wider: the slope of the loss at that width. An encoder predicts these slopes for all widths, as straight
-lines between `KNOTS` knots, and learns by regression on those that come back (`teach`). The area under the
-predicted slopes is what a window costs; a level takes the widest one that costs hardly more than the cheapest (`widest`).
-It sees all widths at once, so neither a flat stretch nor a hill between two widths can hold it.
+lines between `KNOTS` knots, and learns by regression on those that come back (`teach`). The area under the predicted
+slopes is what a window costs. A level takes the widest window that costs hardly more than the cheapest (`widest`). It
+sees all widths at once, so neither a flat stretch nor a hill between two widths can hold it.
 
 Widths are counted by their *opening*: 0 for a window on the identity alone, 1 for the whole circle.
 """
@@ -29,14 +29,14 @@ DEPTH = 0.05
 """How fast the slopes rise with the opening before anything is learned, in nats; their zero is the first window."""
 INFLUENCE = 3.0
 """The steepest slope of the classification loss that an image may teach, as a multiple of the mean over the batch …"""
-WORTH = 20.0
+WORTH = 100.0
 """… or, if that is more, as a multiple of what all images pay."""
 CALM = 0.001
 """The square of the answer of an encoder from which on slopes grow faster than it."""
 STEP = 1 / (KNOTS - 1)
 """The distance of two knots."""
-SLACK = 0.4
-"""How much more than at the cheapest width a window may cost: this share of what closed windows pay more than open ones.
+SLACK = 0.2
+"""How much more a window may cost than the cheapest: this share of what closed windows pay more than open ones.
 
 Predicted costs are off by some hundredths of a nat. Of widths that cost about the same, the widest is taken."""
 TINY = 1e-30
