@@ -385,7 +385,8 @@ class VariationalLevel(Level):
             return family.distribution(own, self.group, noisy=self.training, generator=generator)
         slopes = costs.slopes_of(raw)
         prior = self.prior.to(slopes.dtype).expand_as(slopes)
-        slack = costs.SLACK * F.relu(-costs.cost_of(prior.detach())[..., -1])
+        # In training windows are the cheapest, so that the network is trained where it is best.
+        slack = 0.0 if self.training else costs.SLACK * F.relu(-costs.cost_of(prior.detach())[..., -1])
         opening, noise = costs.widest(slopes + prior, slack), None
         if self.training and self.explore > 0:
             noise = self._noise(feature, opening, generator)
