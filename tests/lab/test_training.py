@@ -542,7 +542,10 @@ def test_unwritable_and_full_disks_give_a_sentence(
         ({"precision": "fp16"}, "needs a CUDA device"),
         ({"data": DataConfig(name="~nosuchuser/x")}, "neither a dataset nor a path"),
         ({"data": DataConfig(name="x" * 5000)}, "neither a dataset nor a path"),
-        ({"data": DataConfig(name="mnist67-180", source="embedded", seed=10**20)}, "data.seed must be a whole number from 0"),
+        (
+            {"data": DataConfig(name="mnist67-180", source="embedded", seed=10**20)},
+            "data.seed must be a whole number from 0",
+        ),
         ({"data": DataConfig(name="mnist67-180", source="embedded", validation=0.0)}, "no validation images"),
         ({"data": DataConfig(name="no-such-set")}, "unknown dataset 'no-such-set'"),
         (
