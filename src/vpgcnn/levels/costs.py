@@ -81,10 +81,12 @@ def widest(slopes: Tensor, slack: Tensor | float = 0.0) -> Tensor:
     bend, valley = (after - before).clamp_min(TINY), (before < 0) & (after > 0)
     bottom = torch.where(valley, cost[..., :-1] - STEP / 2 * before.square() / bend, cost[..., :-1])
     most = (torch.minimum(bottom.amin(dim=-1), cost[..., -1]) + slack).unsqueeze(-1)
-    # Where between two knots, from 0 to 1, it rises to what is allowed: before·x + (after − before)·x²/2 = room.
-    room = (most - cost[..., :-1]) / STEP
+    # Where between two knots, from 0 to 1, it rises to what is allowed: before·x + (after − before)·x²/2 = room. Beyond
+    # a valley it is counted from its bottom, so that nothing is lost to rounding where the slack is 0.
+    room, above = (most - cost[..., :-1]) / STEP, ((most - bottom) / STEP).clamp_min(0)
     root = (before.square() + 2 * (after - before) * room).clamp_min(0).sqrt()
-    place = torch.where(before < 0, (root - before) / bend, 2 * room / (before + root).clamp_min(TINY)).clamp(0, 1)
+    beyond, rising = ((2 * bend * above).sqrt() - before) / bend, 2 * room / (before + root).clamp_min(TINY)
+    place = torch.where(before < 0, beyond, rising).clamp(0, 1)
     start = constant(_PLACES[:-1], slopes.dtype, slopes.device)
     reached = torch.where(bottom <= most, start + STEP * place, 0.0)
     whole = (cost[..., -1:] <= most).to(slopes.dtype)
