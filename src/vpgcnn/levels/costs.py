@@ -40,6 +40,7 @@ SLACK = 0.2
 
 Predicted costs are off by some hundredths of a nat. Of widths that cost about the same, the widest is taken."""
 TINY = 1e-30
+"""Keeps quotients finite where they are not used."""
 _PLACES = tuple(number / (KNOTS - 1) for number in range(KNOTS))
 
 

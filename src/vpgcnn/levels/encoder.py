@@ -25,7 +25,7 @@ GAIN = 16.0
 """How far the output moves when the last layer's parameters move by 1, whatever the width of the encoder.
 
 An optimiser such as Adam moves every parameter by about its learning rate in a step. With this gain, learning rates
-that suit a network's weights move θ by a few per cent of the circle in a step.
+that suit a network's weights suit the encoder, too.
 """
 
 
