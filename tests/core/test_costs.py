@@ -12,7 +12,7 @@ from torch import Tensor
 from support import built, many
 from vpgcnn import SO2, GroupFeature, Hue, Rotations, Variational, Window
 from vpgcnn.levels import VariationalLevel
-from vpgcnn.levels.costs import INFLUENCE, KNOTS, WORTH, bowl, drawn, slopes_at, slopes_of, teach, widest
+from vpgcnn.levels.costs import INFLUENCE, KNOTS, WORTH, bowl, cheapest, drawn, slopes_at, slopes_of, teach
 
 # ---------------------------------------------------------------- the lowest point
 
@@ -29,16 +29,15 @@ def cost(slopes: Tensor, opening: Tensor) -> Tensor:
 
 
 @given(st.lists(st.sampled_from([-1.0, -0.3, 0.0, 0.2, 1.5]), min_size=KNOTS, max_size=KNOTS))
-def test_it_is_the_widest_of_those_that_cost_no_more_than_the_slack(numbers: list[float]) -> None:
+def test_it_is_the_widest_of_those_that_cost_least(numbers: list[float]) -> None:
     slopes = torch.tensor(numbers, dtype=torch.float64)
     costs = cost(slopes, FINE)
-    for slack in (0.0, 0.03):
-        found = widest(slopes.expand(2, 1, KNOTS), slack)
-        assert found.shape == (2, 1)
-        assert float(found[0, 0]) == float(found[1, 0])
-        assert 0 <= float(found[0, 0]) <= 1
-        assert float(cost(slopes, found[0])) <= float(costs.min()) + slack + 1e-5
-        assert (costs[found[0, 0] + 1e-9 < FINE] > costs.min() + slack - 1e-5).all()
+    found = cheapest(slopes.expand(2, 1, KNOTS))
+    assert found.shape == (2, 1)
+    assert float(found[0, 0]) == float(found[1, 0])
+    assert 0 <= float(found[0, 0]) <= 1
+    assert float(cost(slopes, found[0])) <= float(costs.min()) + 1e-5  # of a parabola, on a grid
+    assert float(found[0, 0]) >= float(FINE[costs <= costs.min() + 1e-12].max()) - float(FINE[1])
 
 
 @pytest.mark.parametrize(
@@ -55,12 +54,12 @@ def test_it_is_the_widest_of_those_that_cost_no_more_than_the_slack(numbers: lis
 )
 def test_it_sees_all_widths(slopes: Callable[[Tensor], Tensor], expected: float) -> None:
     knots = torch.linspace(0, 1, KNOTS, dtype=torch.float64)
-    assert float(widest(slopes(knots)[None, None])) == pytest.approx(expected, abs=1e-7)
+    assert float(cheapest(slopes(knots)[None, None])) == pytest.approx(expected, abs=1e-7)
 
 
 @pytest.mark.parametrize("opening", [0.0, 0.2, 0.77, 1.0])
 def test_a_bowl_is_lowest_where_it_should_be(opening: float) -> None:
-    found = widest(slopes_of(bowl(torch.tensor([[opening, 1 - opening]], dtype=torch.float64))))
+    found = cheapest(slopes_of(bowl(torch.tensor([[opening, 1 - opening]], dtype=torch.float64))))
     assert found[0].tolist() == pytest.approx([opening, 1 - opening], abs=1e-7)
 
 

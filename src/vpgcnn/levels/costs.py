@@ -3,8 +3,8 @@
 In a training step an image has a window of one width. The backward pass says how its loss would change if the window
 were a little wider: the slope of the loss at that width. An encoder predicts these slopes for all widths, as straight
 lines between `KNOTS` knots, and learns by regression on those that come back (`teach`). The area under the predicted
-slopes is what a window costs. A level takes the widest window that costs hardly more than the cheapest (`widest`). It
-sees all widths at once, so neither a flat stretch nor a hill between two widths can hold it.
+slopes is what a window costs. A level takes the window that costs least (`cheapest`). It sees all widths at once, so
+neither a flat stretch nor a hill between two widths can hold it.
 
 Widths are counted by their *opening*: 0 for a window on the identity alone, 1 for the whole circle.
 """
@@ -21,7 +21,7 @@ from vpgcnn._ops.autograd import Function, apply
 from vpgcnn._ops.constants import constant
 from vpgcnn._ops.distributed import is_distributed, sum_over_processes
 
-__all__ = ["KNOTS", "bowl", "cost_of", "drawn", "slopes_at", "slopes_of", "teach", "widest"]
+__all__ = ["KNOTS", "bowl", "cheapest", "cost_of", "drawn", "slopes_at", "slopes_of", "teach"]
 
 KNOTS = 9
 """At how many openings, evenly spaced from 0 to 1, a slope is predicted."""
@@ -35,10 +35,6 @@ CALM = 0.001
 """The square of the answer of an encoder from which on slopes grow faster than it."""
 STEP = 1 / (KNOTS - 1)
 """The distance of two knots."""
-SLACK = 0.2
-"""How much more a window may cost than the cheapest: this share of what closed windows pay more than open ones.
-
-Predicted costs are off by some hundredths of a nat. Of widths that cost about the same, the widest is taken."""
 TINY = 1e-30
 """Keeps quotients finite where they are not used."""
 _PLACES = tuple(number / (KNOTS - 1) for number in range(KNOTS))
@@ -66,32 +62,24 @@ def cost_of(slopes: Tensor) -> Tensor:
     return F.pad((STEP / 2 * (slopes[..., :-1] + slopes[..., 1:])).cumsum(dim=-1), (1, 0))
 
 
-def widest(slopes: Tensor, slack: Tensor | float = 0.0) -> Tensor:
-    """The widest opening whose cost exceeds that of the cheapest one by no more than the slack, exactly.
+def cheapest(slopes: Tensor) -> Tensor:
+    """The opening that costs least, exactly; the widest of those that cost the same.
 
     Args:
         slopes: `(B, K, KNOTS)`, of the cost at evenly spaced openings.
-        slack: In nats, one number or `(B, K)`.
 
     Returns:
         Openings `(B, K)` in [0, 1]. No gradient passes.
     """
     slopes = slopes.detach()
     before, after, cost = slopes[..., :-1], slopes[..., 1:], cost_of(slopes)
-    # Between two knots the cost is a parabola. Where the slope rises through 0 it has its lowest point between them.
-    bend, valley = (after - before).clamp_min(TINY), (before < 0) & (after > 0)
-    bottom = torch.where(valley, cost[..., :-1] - STEP / 2 * before.square() / bend, cost[..., :-1])
-    most = (torch.minimum(bottom.amin(dim=-1), cost[..., -1]) + slack).unsqueeze(-1)
-    # Where between two knots, from 0 to 1, it rises to what is allowed: before·x + (after − before)·x²/2 = room. Beyond
-    # a valley it is counted from its bottom, so that nothing is lost to rounding where the slack is 0.
-    room, above = (most - cost[..., :-1]) / STEP, ((most - bottom) / STEP).clamp_min(0)
-    root = (before.square() + 2 * (after - before) * room).clamp_min(0).sqrt()
-    beyond, rising = ((2 * bend * above).sqrt() - before) / bend, 2 * room / (before + root).clamp_min(TINY)
-    place = torch.where(before < 0, beyond, rising).clamp(0, 1)
-    start = constant(_PLACES[:-1], slopes.dtype, slopes.device)
-    reached = torch.where(bottom <= most, start + STEP * place, 0.0)
-    whole = (cost[..., -1:] <= most).to(slopes.dtype)
-    return torch.cat([reached, whole], dim=-1).amax(dim=-1)
+    # Between two knots the cost is a parabola. Where the slope rises through 0 it has its lowest point between them,
+    # else at one of them.
+    valley, bend = (before < 0) & (after > 0), (after - before).clamp_min(TINY)
+    way = torch.where(valley, -before / bend, 0.0)
+    lowest = cost + F.pad(STEP / 2 * before * way, (0, 1))
+    places = constant(_PLACES, slopes.dtype, slopes.device) + F.pad(STEP * way, (0, 1))
+    return torch.where(lowest <= lowest.amin(dim=-1, keepdim=True), places, 0.0).amax(dim=-1)
 
 
 def drawn(noise: Tensor) -> Tensor:

@@ -54,6 +54,8 @@ Condition = Literal["input", "output"]
 
 EXPLORE = 0.5
 """The share of the training images whose windows are drawn at random."""
+WIDTH = 32
+"""The least width of an encoder that learns what every width of a window costs."""
 DROPOUT = 0.5
 """The largest share of its channels that an encoder does not see in training; see `dropout`."""
 
@@ -311,7 +313,8 @@ class Variational(LevelSpec):
         family: The kind of distribution.
         condition: What the encoder sees: the layer's "input", as in the paper, or its "output" after a ReLU,
             which is often more telling. None: the output at a lift (an image has no group axis), else the input.
-        encoder_width: Channels of the encoder; None for as many as the feature has.
+        encoder_width: Channels of the encoder; None for as many as the feature has, and at least `WIDTH` where it has
+            to learn what every width costs (`explore` above 0).
         detach_features: Stop gradients from the encoder into the features.
         explore: The share of the training images whose window is drawn at random. The network then learns to answer at
             every width, and the encoder what each width costs an image; the window is the width that costs least (see
@@ -361,7 +364,10 @@ class VariationalLevel(Level):
         self.prior = nn.Parameter(torch.zeros(start.numel(), costs.KNOTS)) if self.explore > 0 else None
         self.dropout = 0.0 if self.prior is None else dropout(channels)
         start = start if self.prior is None else self._valley(start)
-        self.encoder = InvariantEncoder(group, channels, start, spec.encoder_width, self.family.directions)
+        width = spec.encoder_width
+        if width is None and self.prior is not None:
+            width = max(channels, WIDTH)
+        self.encoder = InvariantEncoder(group, channels, start, width, self.family.directions)
 
     def _valley(self, start: Tensor) -> Tensor:
         """What an encoder answers at first so that windows start at parameters `(P,)` of the family."""
@@ -385,9 +391,7 @@ class VariationalLevel(Level):
             return family.distribution(own, self.group, noisy=self.training, generator=generator)
         slopes = costs.slopes_of(raw)
         prior = self.prior.to(slopes.dtype).expand_as(slopes)
-        # In training windows are the cheapest, so that the network is trained where it is best.
-        slack = 0.0 if self.training else costs.SLACK * F.relu(-costs.cost_of(prior.detach())[..., -1])
-        opening, noise = costs.widest(slopes + prior, slack), None
+        opening, noise = costs.cheapest(slopes + prior), None
         if self.training and self.explore > 0:
             noise = self._noise(feature, opening, generator)
             opening = torch.where(noise < 0, opening, costs.drawn(noise))
