@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
+from vpgcnn import Prediction
+from vpgcnn.lab.data import Dataset, Split
 from vpgcnn.lab.experiments import regret
 from vpgcnn.lab.experiments.by_hand import SETTINGS
 from vpgcnn.lab.report.chart import PointPanel
 from vpgcnn.lab.training.config import TrainConfig
+from vpgcnn.lab.training.progress import Quiet
 from vpgcnn.lab.training.recipes import RECIPES, recipe
 from vpgcnn.levels import Fixed, Variational
 from vpgcnn.objective import Price
@@ -117,3 +122,27 @@ def test_every_recipe_of_the_cpu_preset_has_the_one_default() -> None:
         assert config.objective == blank.objective, name
         assert config.level_optimiser == blank.level_optimiser, name
         assert not isinstance(level, Variational) or level == Variational(condition=level.condition), name
+
+
+def test_bound_images_are_measured_however_few_they_are() -> None:
+    """Five of 1,500 images are bound, none of them among the 600 that are evenly chosen; only they are got right."""
+    images, reach = torch.zeros(1500, 1, 8, 8, dtype=torch.uint8), torch.ones(1500)
+    reach[1:10:2] = 0.5
+    images[reach < 1] = 255
+    split = Split(images, torch.zeros(1500, dtype=torch.long), reach)
+
+    class Bright(nn.Module):
+        """Sees class 0 where an image is bright."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.nothing = nn.Parameter(torch.zeros(()))
+
+        def forward(self, pixels: Tensor) -> Prediction:
+            light = pixels.mean(dim=(1, 2, 3))
+            return Prediction(torch.stack([light, 0.5 - light], dim=1), {})
+
+    data = Dataset("five bound images", ("0", "1"), split, split, split, ("made up",))
+    entry = regret.EXPERIMENTS["mnist67-180"]
+    row = entry.measure(Bright().eval(), None, data, Quiet())  # type: ignore[arg-type]
+    assert row["places"]["rotation"] == {"free": 0.0, "bound": 1.0, "moved": 0.0}
