@@ -106,7 +106,7 @@ def page(rows: list[dict[str, Any]]) -> str:
     for row in sorted(rows, key=lambda row: (row["images"], row["seed"])):
         theta = [f"{epoch[-1][0]:.2f} ± {epoch[-1][1]:.2f}" for epoch in row["theta"] if epoch]
         cells = [row["images"], row["arm"], row["seed"], f"{row['accuracy']:.1%}", f"{row['moved']:.1%}"]
-        lines.append([*map(str, cells), " → ".join(theta) or "–", row["says"] or "–"])
+        lines.append([*map(str, cells), " → ".join(theta) or "–", " ".join(row["says"]) or "–"])
     heads = ["images", "network", "seed", "test", "moved images", "θ after each epoch", "what it says"]
     about = (
         f"The README's network, trained by a loop of ten lines on images of CIFAR-10, {EPOCHS} epochs. Moved images: "
