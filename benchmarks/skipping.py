@@ -14,7 +14,8 @@ from timing import Program, Row, cpu_ratio, row
 from vpgcnn import SO2, Elbo, Fixed, Full, Variational
 from vpgcnn.lab.networks import build
 from vpgcnn.lab.networks.config import COLOR_CNN, COLOR_RESNET_SMALL, DIGITS, NO_GROUP, RESNET
-from vpgcnn.levels import InvariantEncoder
+from vpgcnn.levels import InvariantEncoder, VariationalLevel
+from vpgcnn.levels.costs import bowl
 from vpgcnn.nn import all_elements, fold, used_elements
 
 STAGES = tuple(f"stage{number}" for number in range(1, 5))
@@ -45,10 +46,14 @@ def network(config: Any, channels: int, theta: list[float]) -> nn.Module:
     """A folded network whose variational levels answer with this θ, image by image (one number: for all images)."""
     torch.manual_seed(0)
     net = build(config, channels, 10).eval()
-    for module in net.modules():
-        if isinstance(module, InvariantEncoder):
-            module.__class__ = _Scripted
-            module.script = torch.tensor(theta).unsqueeze(1)
+    for level in net.modules():
+        if isinstance(level, VariationalLevel):
+            ends = level.family.opened(torch.tensor([[0.0], [1.0]]), level.group)
+            assert ends is not None
+            closed, whole = ends
+            opening = ((torch.tensor(theta).unsqueeze(1) - closed) / (whole - closed)).clamp(0, 1)
+            level.encoder.__class__ = _Scripted
+            level.encoder.script = bowl(opening)  # slopes of a cost that is lowest there
     return fold(net)
 
 

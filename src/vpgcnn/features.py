@@ -233,12 +233,15 @@ class GroupFeature:
         """
         return self.each(function) if _is_pointwise(function) else self.with_values(function(self.values))
 
-    def each(self, function: Callable[[Tensor], Tensor]) -> GroupFeature:
+    def each(
+        self, function: Callable[[Tensor], Tensor], later: Callable[[Tensor], Tensor] | None = None
+    ) -> GroupFeature:
         """Apply a function that treats all images and elements alike, and each of them apart.
 
         Args:
             function: From `(N, C, G', H, W)` to `(N, C', G', H', W')`, for any number N of the images and G' of the
                 elements. It must not change its input.
+            later: The same function for elements that are left out now; None for the function itself.
 
         Returns:
             A feature on the same elements.
@@ -247,8 +250,8 @@ class GroupFeature:
             values = self.values
             out = function(values)
             return self.with_values(_noted(out, function, values) if function in POINTWISE else out)
-        before = self.whole
-        return self._with_parts(tuple(part.map(function) for part in self.parts), lambda: function(before()))
+        before, again = self.whole, later or function
+        return self._with_parts(tuple(part.map(function) for part in self.parts), lambda: again(before()))
 
     def each_weighted(self, function: Callable[[Tensor, Tensor | None], Tensor]) -> GroupFeature:
         """The same for a function that also takes the weights `(N, G')`, or None for uniform ones."""
@@ -301,9 +304,9 @@ class GroupFeature:
             raise ValueError(
                 "cannot add features on different elements: pass `elements=` of one branch to the other's convolution"
             )
-        one, two = self.coverage(), other.coverage()
+        one, two = (None, None) if _keep_the_same(self, other) else (self.coverage(), other.coverage())
         if one is None or two is None:
-            weights = other.weights if one is None else self.weights
+            weights = self.weights if two is None else other.weights
         else:
             kept = torch.minimum(one, two)
             kept = torch.where(kept.sum(dim=1, keepdim=True) > 0, kept, one + two)
@@ -446,6 +449,8 @@ def _added(one: GroupFeature, two: GroupFeature, weights: Tensor) -> tuple[Part,
     """The parts of a sum with these weights: the elements that both branches have. None: all are needed."""
     if one.parts is None and two.parts is None:
         return None
+    if one.parts is not None and two.parts is not None and _keep_the_same(one, two):
+        return (Part(one.parts[0].use, one.parts[0].values + two.parts[0].values),)
     every = Use(None, tuple(range(weights.shape[1])), True)
     mine = one.parts or (Part(replace(every, even=one.weights is None), one.values),)
     yours = two.parts or (Part(replace(every, even=two.weights is None), two.values),)
@@ -461,6 +466,14 @@ def _added(one: GroupFeature, two: GroupFeature, weights: Tensor) -> tuple[Part,
             found.append(Part(Use(left.use.images, common, even), ours + others))
     parts = merged_parts(found)
     return parts if _hold_all(parts, weights) else None
+
+
+def _keep_the_same(one: GroupFeature, two: GroupFeature) -> bool:
+    """Whether two branches are known to keep the same elements, all alike: then so does their sum."""
+    if one.parts is None or two.parts is None or len(one.parts) != 1 or len(two.parts) != 1:
+        return False
+    mine, yours = one.parts[0].use, two.parts[0].use
+    return mine == yours and mine.even and mine.images is None
 
 
 def _hold_all(parts: tuple[Part, ...], weights: Tensor) -> bool:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from support import built, many
-from vpgcnn import SO2, GroupFeature, Hue, Rotations, Variational, Window
-from vpgcnn.levels import VariationalLevel
-from vpgcnn.levels.costs import INFLUENCE, KNOTS, WORTH, bowl, cheapest, drawn, slopes_at, slopes_of, teach
+from vpgcnn import SO2, GroupFeature, Hue, Product, Rotations, Variational, Window
+from vpgcnn.levels import VariationalLevel, set_dial
+from vpgcnn.levels.costs import INFLUENCE, KNOTS, WORTH, bowl, cheapest, decided, drawn, slopes_at, slopes_of, teach
 
 # ---------------------------------------------------------------- the lowest point
 
@@ -55,6 +55,46 @@ def test_it_is_the_widest_of_those_that_cost_least(numbers: list[float]) -> None
 def test_it_sees_all_widths(slopes: Callable[[Tensor], Tensor], expected: float) -> None:
     knots = torch.linspace(0, 1, KNOTS, dtype=torch.float64)
     assert float(cheapest(slopes(knots)[None, None])) == pytest.approx(expected, abs=1e-7)
+
+
+NUMBERS = st.one_of(st.sampled_from([-1.0, -0.1, 0.0, 0.1, 1.0]), st.floats(-2, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(
+    st.lists(NUMBERS, min_size=3 * 2 * KNOTS, max_size=3 * 2 * KNOTS),
+    st.lists(NUMBERS, min_size=2 * KNOTS, max_size=2 * KNOTS),
+)
+def test_windows_that_are_read_are_those_of_tensors(
+    dtype: torch.dtype, answers: list[float], common: list[float]
+) -> None:
+    """Costs of two widths may differ by less than rounding: then another rounding would choose another window."""
+    raw, prior = torch.tensor(answers, dtype=dtype).view(3, -1), torch.tensor(common, dtype=dtype).view(2, KNOTS)
+    for scale in (1.0, 1e-2):
+        expected = cheapest(slopes_of(raw * scale) + prior * scale)
+        assert torch.allclose(decided(raw * scale, prior * scale), expected, rtol=0, atol=4 * torch.finfo(dtype).eps)
+    assert decided(raw.bfloat16(), prior.bfloat16()).dtype == torch.float32
+    assert decided(raw[:0], prior).shape == (0, 2)
+
+
+@pytest.mark.parametrize("images", [1, 64])
+def test_levels_decide_the_same_with_gradients_and_without(images: int) -> None:
+    level = Variational().build(Product(SO2(8), Hue(3)), 4).double().eval()
+    assert level.prior is not None
+    torch.nn.init.normal_(level.encoder.linear.weight)
+    torch.nn.init.normal_(level.prior, mean=-0.05, std=0.2)
+    grid = level.group.grid(dtype=torch.float64)
+    feature = GroupFeature(torch.randn(images, 4, len(grid), 5, 5, dtype=torch.float64), grid, None, level.group)
+    expected = level(feature)
+    with torch.no_grad():
+        found = level(feature)
+        set_dial(level, -0.5)
+        closer = level(feature)
+    assert torch.allclose(found.theta, expected.theta, rtol=0, atol=1e-12)
+    assert torch.allclose(found.kl(), expected.kl(), rtol=0, atol=1e-12)
+    assert torch.allclose(found.unused(), expected.unused(), rtol=0, atol=1e-12)
+    assert (closer.theta < found.theta).all()
+    assert images == 1 or float(found.theta.std(dim=0).max()) > 0.01
 
 
 @pytest.mark.parametrize("opening", [0.0, 0.2, 0.77, 1.0])

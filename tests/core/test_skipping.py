@@ -6,12 +6,14 @@ import copy
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from support import FAMILIES, GROUPS, Counter, SmallNet, set_theta, warm
 from vpgcnn import (
@@ -111,6 +113,16 @@ def scattered(model: nn.Module, kind: type[InvariantEncoder] = Scripted) -> None
             module.__class__ = kind
         if isinstance(module, VariationalLevel) and module.prior is not None:
             nn.init.zeros_(module.prior)
+
+
+class Started(TorchDispatchMode):
+    """Counts the operations that PyTorch is asked for."""
+
+    total = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.total += 1
+        return function(*args, **(kwargs or {}))
 
 
 class Joined(nn.Module):
@@ -414,6 +426,21 @@ def test_a_closed_network_does_the_work_of_an_ordinary_one(closed: LevelSpec) ->
     assert_same(net, images)
 
 
+@pytest.mark.parametrize("images", [1, 64])
+def test_a_closed_level_adds_few_operations_to_a_layer(images: int) -> None:
+    """Starting an operation takes longer than the arithmetic of a level: small networks wait for little else."""
+    given, counts = torch.rand(images, 3, 8, 8), []
+    for group, level in ((Hue(3), Variational()), (Rotations(1), Full())):
+        net = warm(Joined(group, level), given)
+        set_theta(net, 0.0)
+        fold(net)
+        with torch.no_grad(), Started() as started:
+            net(given)
+        counts.append(started.total)
+        assert_same(net, given)
+    assert counts[0] <= counts[1] + 45 * 4
+
+
 @pytest.mark.parametrize("name", ["window-hue", "window-so2", "shared-o2"])
 def test_gradients_are_those_of_all_elements(name: str) -> None:
     group, level = FAMILIES[name]
@@ -526,6 +553,10 @@ def test_windows_at_an_end_are_known_without_their_weights(group: Group) -> None
     mixed = torch.cat([low[None], torch.ones(1, axes)])
     assert WindowDistribution(group, mixed).end() is None
     assert WindowDistribution(group, torch.full((2, axes), torch.nan), validate=False).end() is None
+    for end in (low, torch.ones(axes)):
+        unknown = torch.stack([end, torch.full((axes,), torch.nan)])
+        assert WindowDistribution(group, unknown, validate=False).end() is None
+        assert WindowDistribution(group, unknown.flip(0), validate=False).end() is None
 
 
 def test_a_kernel_that_convolves_in_its_own_way_is_given_all_elements() -> None:

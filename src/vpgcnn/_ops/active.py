@@ -105,9 +105,9 @@ def can_skip_in_training() -> bool:
 
 def can_read(weights: Tensor) -> bool:
     """Whether the program may depend on the weights: not while it is traced, exported, captured or transformed."""
-    if type(weights) not in (Tensor, nn.Parameter) or weights.device.type == "meta" or _pairs.get() is not None:
-        return False
     if torch.compiler.is_compiling() or torch._C._is_tracing():
+        return False
+    if type(weights) not in (Tensor, nn.Parameter) or weights.device.type == "meta" or _pairs.get() is not None:
         return False
     if torch._C._functorch.is_functorch_wrapped_tensor(weights):
         return False

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,7 +22,7 @@ from vpgcnn._ops.autograd import Function, apply
 from vpgcnn._ops.constants import constant
 from vpgcnn._ops.distributed import is_distributed, sum_over_processes
 
-__all__ = ["KNOTS", "bowl", "cheapest", "cost_of", "drawn", "slopes_at", "slopes_of", "teach"]
+__all__ = ["KNOTS", "bowl", "cheapest", "cost_of", "decided", "drawn", "slopes_at", "slopes_of", "teach"]
 
 KNOTS = 9
 """At how many openings, evenly spaced from 0 to 1, a slope is predicted."""
@@ -72,14 +73,44 @@ def cheapest(slopes: Tensor) -> Tensor:
         Openings `(B, K)` in [0, 1]. No gradient passes.
     """
     slopes = slopes.detach()
-    before, after, cost = slopes[..., :-1], slopes[..., 1:], cost_of(slopes)
+    found: Tensor = _cheapest(slopes, cost_of(slopes), constant(_PLACES[:-1], slopes.dtype, slopes.device), torch)
+    return found
+
+
+def _cheapest(slopes: Any, cost: Any, start: Any, lib: Any) -> Any:
+    """The same by functions that PyTorch and NumPy share, from slopes, their costs, and where each stretch starts."""
+    before, after = slopes[..., :-1], slopes[..., 1:]
     # Between two knots the cost is a parabola. Where the slope rises through 0 it has its lowest point between them,
     # else at one of them.
-    valley, bend = (before < 0) & (after > 0), (after - before).clamp_min(TINY)
-    way = torch.where(valley, -before / bend, 0.0)
-    lowest = cost + F.pad(STEP / 2 * before * way, (0, 1))
-    places = constant(_PLACES, slopes.dtype, slopes.device) + F.pad(STEP * way, (0, 1))
-    return torch.where(lowest <= lowest.amin(dim=-1, keepdim=True), places, 0.0).amax(dim=-1)
+    valley = (before < 0) & (after > 0)
+    way = lib.where(valley, -before / (after - before).clip(TINY), 0.0)
+    lowest, end = cost[..., :-1] + STEP / 2 * before * way, cost[..., -1]
+    least = lib.minimum(lib.amin(lowest, -1), end)
+    place = lib.amax(lib.where(lowest <= least[..., None], start + STEP * way, 0.0), -1)
+    return lib.where(end <= least, 1.0, place)
+
+
+def decided(raw: Tensor, prior: Tensor) -> Tensor:
+    """`cheapest(slopes_of(raw) + prior)` on a CPU where the program may read numbers.
+
+    NumPy takes a fraction of the time that PyTorch does to start a dozen operations on a few numbers. Slopes are those
+    of PyTorch to the last bit, whose roots are rounded differently: rounding decides between widths of equal cost.
+
+    Args:
+        raw: An encoder's answers `(B, K·KNOTS)`.
+        prior: Slopes `(K, KNOTS)` that all images pay.
+    """
+    own = slopes_of(raw.detach())
+    slopes = (own + prior.detach().to(own.dtype)).numpy()
+    with np.errstate(all="ignore"):  # quotients that are not used may overflow
+        return torch.from_numpy(_cheapest(slopes, _cost_of(slopes), np.array(_PLACES[:-1], slopes.dtype), np))
+
+
+def _cost_of(slopes: Any) -> Any:
+    """`cost_of` of an array. PyTorch, too, adds up in double precision."""
+    cost = np.zeros(slopes.shape, slopes.dtype)
+    cost[..., 1:] = (STEP / 2 * (slopes[..., :-1] + slopes[..., 1:])).cumsum(-1, np.float64)
+    return cost
 
 
 def drawn(noise: Tensor) -> Tensor:

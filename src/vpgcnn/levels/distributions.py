@@ -222,14 +222,11 @@ class WindowDistribution(Distribution):
 
         It reads θ, so only where the program may depend on it.
         """
-        theta = self.theta
-        if not len(theta):
-            return None
-        low, high = theta.aminmax(dim=0) if len(theta) > 1 else (theta[0], theta[0])
-        near = hair(theta)
-        if all(most <= 1 / count + near for most, count in zip(high.tolist(), self.group.counts, strict=True)):
+        found, near = self.theta.tolist(), hair(self.theta)
+        closed = [1 / count + near for count in self.group.counts]
+        if found and all(share <= most for row in found for share, most in zip(row, closed, strict=True)):
             return "closed"
-        return "open" if all(least == 1 for least in low.tolist()) else None
+        return "open" if found and all(share == 1 for row in found for share in row) else None
 
     def kl(self) -> Tensor:
         """−log θ, summed over the axes: `(B,)`. The latent variable is the angle, not the element."""

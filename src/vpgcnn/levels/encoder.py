@@ -99,12 +99,12 @@ def _quick_sums(values: Tensor, dtype: torch.dtype, *, relu: bool) -> Tensor:
     return sums(flat(values), values.shape).flatten(1)
 
 
-def _in_order(parts: list[Part], images: int) -> Tensor:
-    """Rows `(N, D)` of some images each, as rows `(B, D)`."""
-    out = parts[0].values.new_zeros(images, parts[0].values.shape[1])
-    for part in parts:
+def _in_order(parts: tuple[Part, ...], rows: list[Tensor], images: int) -> Tensor:
+    """Rows `(N, D)` of the images of each part, as rows `(B, D)`."""
+    out = rows[0].new_zeros(images, rows[0].shape[1])
+    for part, some in zip(parts, rows, strict=True):
         assert part.use.images is not None
-        out.index_copy_(0, constant(part.use.images, torch.long, out.device), part.values)
+        out.index_copy_(0, constant(part.use.images, torch.long, out.device), some)
     return out
 
 
@@ -266,8 +266,8 @@ class InvariantEncoder(nn.Module):
         with full_precision(feature.device):
             count, weights = feature.shape[2], feature.weights
             parts = feature.parts or (Part(Use(None, tuple(range(count)), weights is None), feature.values),)
-            made = [Part(Use(part.use.images, (0,), True), self._of(part, weights, count, relu=relu)) for part in parts]
-            pooled = made[0].values if made[0].use.images is None else _in_order(made, feature.shape[0])
+            made = [self._of(part, weights, count, relu=relu) for part in parts]
+            pooled = made[0] if parts[0].use.images is None else _in_order(parts, made, feature.shape[0])
             self._check_finite(pooled)
             return F.linear(pooled, self.last_weight, self.last_bias)  # type: ignore[arg-type]
 

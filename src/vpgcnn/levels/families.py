@@ -188,8 +188,9 @@ class Window(Family):
 
     def opened(self, opening: Tensor, group: Group) -> Tensor:
         opening = opening.to(torch.promote_types(opening.dtype, torch.float32))
-        low = constant(tuple(self._floors(group)), opening.dtype, opening.device)
-        return torch.lerp(low, torch.ones_like(low), opening)  # both ends exactly
+        floors = tuple(self._floors(group))
+        low, high = (constant(ends, opening.dtype, opening.device) for ends in (floors, (1.0,) * len(floors)))
+        return torch.lerp(low, high, opening)  # both ends exactly
 
     def distribution(
         self, parameters: Tensor, group: Group, *, noisy: bool, generator: torch.Generator | None

@@ -384,11 +384,15 @@ class VariationalLevel(Level):
 
     def _decide(self, feature: GroupFeature, generator: torch.Generator | None, *, relu: bool) -> Distribution:
         keep = self._keep(feature, generator) if self.training and self.dropout > 0 else None
-        raw = self.encoder(feature.detach() if self.detach_features else feature, relu=relu, keep=keep)
+        learns = torch.is_grad_enabled()
+        raw = self.encoder(feature.detach() if self.detach_features and learns else feature, relu=relu, keep=keep)
         family = self.family.at(self.progress)
         if self.prior is None:
             own = self._dialled(self.family.bounded(raw, self.group))
             return family.distribution(own, self.group, noisy=self.training, generator=generator)
+        if not (self.training or learns) and can_read(raw) and raw.device.type == "cpu":
+            own = self._opened(costs.decided(raw, self.prior))
+            return family.distribution(own, self.group, noisy=False, generator=generator)
         slopes = costs.slopes_of(raw)
         prior = self.prior.to(slopes.dtype).expand_as(slopes)
         opening, noise = costs.cheapest(slopes + prior), None
@@ -396,7 +400,7 @@ class VariationalLevel(Level):
             noise = self._noise(feature, opening, generator)
             opening = torch.where(noise < 0, opening, costs.drawn(noise))
         to_answer = to_pay = opening
-        if torch.is_grad_enabled():
+        if learns:
             paid = costs.slopes_at(prior, opening)
             to_answer = costs.teach(opening, costs.slopes_at(slopes, opening), paid.detach())
             to_pay = costs.teach(opening, paid)

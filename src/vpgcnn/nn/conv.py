@@ -280,7 +280,7 @@ class _GroupConvolution(nn.Module):
         if end is not None:
             count = u.shape[0]
             row = (1.0, *[0.0] * (count - 1)) if end == "closed" else (1 / count,) * count
-            weights = constant((row,), u.dtype, u.device).repeat(q.theta.shape[0], 1)
+            weights = constant((row,), u.dtype, u.device).expand(q.theta.shape[0], -1)
             closed = end == "closed" and count > 1
             return _Shares(weights, (Use(None, (0,), True),) if closed else None, dense=not closed)
         weights = self._weights(q, u, span, uneven=uneven and not own)  # on its own grid they sum to 1

@@ -82,7 +82,7 @@ class GroupBatchNorm(nn.Module):
         if self.training:
             return feature.each_weighted(lambda values, weights: self._by_batch(values, weights, synchronised))
         by = self._by_running_statistics
-        return feature.each(by if feature.parts is None else unchanged(by, self._numbers))
+        return feature.each(by, None if feature.parts is None else unchanged(by, self._numbers))
 
     def _by_batch(self, values: Tensor, weights: Tensor | None, synchronised: bool) -> Tensor:
         """Normalise with the statistics of the batch, which also move the running ones."""
@@ -100,8 +100,11 @@ class GroupBatchNorm(nn.Module):
             rows, numbers = values.flatten(2), (self.running_mean, self.running_var, self.weight, self.bias)
             return F.batch_norm(rows, *numbers, training=False, eps=self.eps).view_as(values)
         seen = Maps(values)
-        mean, var = seen.spread(self.running_mean, self.running_var)
-        times, plus = seen.spread(self.weight, self.bias)  # a separate call: statistics have no gradient
+        if torch.is_grad_enabled():  # two calls: statistics have no gradient
+            mean, var = seen.spread(self.running_mean, self.running_var)
+            times, plus = seen.spread(self.weight, self.bias)
+        else:
+            mean, var, times, plus = seen.spread(self.running_mean, self.running_var, self.weight, self.bias)
         return seen.back(F.batch_norm(seen(values), mean, var, times, plus, training=False, eps=self.eps))
 
     def _weighted(self, values: Tensor, weights: Tensor | None, synchronised: bool) -> Tensor:
