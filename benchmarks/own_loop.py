@@ -89,6 +89,7 @@ def run(group: Group, level: LevelSpec, circle: Circle, train: Split, test: Spli
             schedule.step()
         theta = read_levels(net, test.images[:500]).per_image().theta
         curve.append([[round(float(v.mean()), 3), round(float(v.std()), 3)] for v in theta.values()])
+    net.eval()
     reading = read_levels(net, test.images)
     images, labels = test.images[:500] / 255, test.labels[:500]
     moved = at_places(lambda pixels: net(pixels).logits, images, labels, None, circle).moved

@@ -94,11 +94,15 @@ class Elbo:
                 f"logits {tuple(logits.shape)} are one for each class and pixel, so labels are {len(logits)} maps "
                 f"{'×'.join(map(str, logits.shape[2:]))}, got shape {tuple(labels.shape)}: resize one of them"
             )
+        if places == 0 and labels.shape not in (logits.shape[:1], logits.shape):
+            raise ValueError(
+                f"expected one label for each of {len(logits)} images, got labels of shape {tuple(labels.shape)}"
+            )
         if prior is not None:
             logits = logits + prior.view(-1, *[1] * places)
         if weights is None:
-            return cls.around(F.cross_entropy(logits, labels), prediction)
-        losses = weights.view(-1, *[1] * places) * F.cross_entropy(logits, labels, reduction="none")
+            return cls.around(_cross_entropy(logits, labels, "mean"), prediction)
+        losses = weights.view(-1, *[1] * places) * _cross_entropy(logits, labels, "none")
         return cls.around(losses.sum() / (labels != IGNORED).sum() if places > 0 else losses.mean(), prediction)
 
     @classmethod
@@ -351,6 +355,17 @@ class Band(KlWeight):
         else:
             weight = self.weight + (self.rate if running > self.high else -self.rate)
         return replace(self, weight=min(self.most, max(-self.most, weight)), running=running)
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
+    """The cross-entropy; a label that is no class is named, where torch notices it without a cost (on the CPU)."""
+    try:
+        return F.cross_entropy(logits, labels, reduction=reduction)
+    except IndexError as error:
+        wrong = labels[(labels != IGNORED) & ((labels < 0) | (labels >= logits.shape[1]))]
+        raise ValueError(
+            f"labels are numbers of classes, from 0 to {logits.shape[1] - 1} for these logits, got {int(wrong[0])}"
+        ) from error
 
 
 def _running(before: float | None, value: float, memory: float) -> float:

@@ -424,7 +424,7 @@ def test_flowers_are_verified_with_their_images(garden: Path) -> None:
     [
         (["fly"], 2, "unknown command 'fly'"),
         (["evalute", "x"], 2, "unknown command 'evalute': did you mean evaluate?"),
-        (["train", "imagenet"], 1, "unknown recipe 'imagenet': choose from mnist67-180"),
+        (["train", "imagenet"], 1, "there is no folder or file imagenet, and no recipe of that name"),
         (["train", "mnist67-18"], 1, "unknown recipe 'mnist67-18': did you mean mnist67-180?"),
         (
             ["train", "mnist67-180", "--network", "se2-resnt"],
@@ -438,7 +438,7 @@ def test_flowers_are_verified_with_their_images(garden: Path) -> None:
         ),
         (["train", "--group", "hue"], 1, "the recipe comes first"),
         (["train", "mnist67-180", "--data", "photos"], 1, "--data cannot be combined with the recipe mnist67-180"),
-        (["train", "mnist67-180", "--group", "hue"], 1, "--group needs --data"),
+        (["train", "mnist67-180", "--group", "hue"], 1, "--group belongs to a folder of images"),
         (["train", "mnist67-180", "--preset", "gpu"], 2, "gpu"),
         (["train", "mnist67-180", "--epoch", "3"], 2, "did you mean --epochs?"),
         (["train", "mnist67-180", "--epochs", "three"], 2, "three"),

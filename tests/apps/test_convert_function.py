@@ -89,7 +89,7 @@ def converted(code: Path, *words: object) -> Path:
 def test_any_network_is_converted_with_its_weights(code: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = converted(code, "--mean", 0.4, 0.5, 0.6, "--std", 0.2, 0.2, 0.3)
     printed = capsys.readouterr().out
-    assert "logits differ by at most" in printed
+    assert "of the largest on 256 images of noise\n" in printed  # there are no data of a run
     assert "times the original's" in printed
     assert "windows start at θ = 0.33 for every image, which is the identity alone (1 of 3 elements)" in printed
     assert "vpgcnn --use my_nets.py train FOLDER --start" in printed
@@ -171,6 +171,10 @@ def test_later_commands_take_it(
             "there is no weights file",
         ),
         (["my_nets:small", "--hues", "3", "--size", "32", "--classes", "my_nets.py"], "names, but my_nets:small has 2"),
+        (
+            ["my_nets:small", "--hues", "3", "--size", "32", "--classes", "twice.txt"],
+            "has the class 'a' twice: give each",
+        ),
         (["my_nets:small", "--hues", "3", "--size", "32", "--classes", "empty.txt"], "empty.txt has 0 names, but"),
         (
             ["my_nets:small", "--hues", "3", "--size", "48", "192"],
@@ -188,6 +192,7 @@ def test_later_commands_take_it(
 )
 def test_what_cannot_be_is_said(code: Path, capsys: pytest.CaptureFixture[str], words: list[str], reason: str) -> None:
     (code.parent / "empty.txt").touch()
+    (code.parent / "twice.txt").write_text("a\na\n")
     torch.save({"weight": torch.zeros(2)}, code.parent / "plain.pth")
     assert cli.main(["convert", *words]) == 1
     said = capsys.readouterr().err

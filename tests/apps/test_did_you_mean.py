@@ -44,8 +44,30 @@ from vpgcnn.lab.training.record import read_settings
         ("export x --format onx", "--format: unknown value 'onx': did you mean onnx?"),
         ("reproduce table-cifar10 --arms ful", "unknown arm 'ful': did you mean full?"),
         ("reproduce tabel-cifar10", "unknown experiment 'tabel-cifar10': did you mean table-cifar10?"),
+        ("train mnist67-180 --epochs 1 --epochs 2", "--epochs is given twice: leave one out"),
+        ("train mnist67-180 --seed 1 --out a --out=b", "--out is given twice: leave one out"),
+        ("evaluate x --split test --split all", "--split is given twice: leave one out"),
+        ("look x --out /proc/look", "cannot write to /proc/look: /proc is not a writable folder"),
+        ("predict x y.png --csv /proc/x.csv", "cannot write /proc/x.csv: /proc is not a writable folder"),
+        ("serve x --port 99999", "--port must be a number from 0 to 65535, got 99999"),
         ("train nowhere/photos", "there is no folder or file nowhere/photos"),
-        ("train quite-another", "unknown recipe 'quite-another': choose from mnist67-180"),
+        (
+            "train quite-another",
+            "there is no folder or file quite-another, and no recipe of that name: recipes are mni",
+        ),
+        ("train", "name a recipe or a folder of images: vpgcnn train mnist67-180"),
+        ("train two --start x --group hue", "--group cannot be combined with --start, which sets the group already"),
+        ("train two --group hue --model.group SO2(8)", "--group cannot be combined with --model.group, which sets"),
+        ("train two --nonsense 1", "unknown setting --nonsense: did you mean --seed? (see `vpgcnn train two --help`)"),
+        ("train mnist67-180 --warmup 7", "warmup is a share of the training, from 0 to below 1, got 7\n"),
+        (
+            "train mnist67-180 --model.width 8",
+            "--model.width does not belong to this network or objective: did you mean --model.widths?",
+        ),
+        ("train mnist67-180 --objective.nats -1", "--objective: a price must not be negative"),
+        ("reproduce table-cifar10 --epochs 1 --results here", "--epochs is a trial, whose results are kept apart"),
+        ("reproduce table-calibration --epochs 1", "table-calibration trains no network by epochs"),
+        ("reproduce table-cifar10 --epochs 0", "--epochs must be at least 1, got 0"),
     ],
 )
 def test_what_was_meant_is_said_in_one_sentence(
@@ -53,6 +75,7 @@ def test_what_was_meant_is_said_in_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").write_text("")
+    (tmp_path / "two").mkdir()
     result = vpgcnn(*words.split())
     assert result.returncode in (1, 2)
     assert result.stdout == ""
@@ -131,6 +154,7 @@ def test_the_list_says_how_long_on_what_and_where_in_the_paper(tmp_path: Path) -
     assert "data: flowers102" in about["table-calibration"]
     assert all("of the paper" in text or "not in the paper" in text for text in about.values())
     assert "minutes for 27 runs" in about["fig-mnist67-180"]
+    assert "table-flowers.json" in about["table-calibration"]  # whose networks it looks at
     nowhere = vpgcnn("reproduce", "--list", "--results", tmp_path).stdout
     assert "minutes for" not in nowhere
     assert "data: cifar10" in nowhere

@@ -41,6 +41,24 @@ def test_all_damaged_files_are_listed_at_once(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_damaged_files_are_refused_before_the_images_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vpgcnn.lab.diagnosis.look.ask", lambda *_: pytest.fail("the images were looked at"))
+    photos = make_photos(tmp_path / "photos", 10)
+    files = damage(photos)
+    result = vpgcnn("train", photos, "--out", tmp_path / "run")
+    assert result.stderr.startswith(f"vpgcnn: 3 of 20 images in {photos} cannot be read: ")
+    assert all(str(path.relative_to(photos)) in result.stderr for path in files)
+
+
+def test_a_run_that_is_not_there_is_begun_with_a_word(tmp_path: Path) -> None:
+    photos = make_photos(tmp_path / "photos", 10)
+    words = ["train", photos, "--resume", "--out", tmp_path / "run", *SMALL]
+    assert f"there is no run in {tmp_path / 'run'} to resume, so a new one begins" in vpgcnn(*words).stderr
+    assert "to resume" not in vpgcnn(*words).stderr
+
+
 def test_damaged_files_are_left_out_on_request(tmp_path: Path) -> None:
     photos = make_photos(tmp_path / "photos", 10)
     damage(photos)

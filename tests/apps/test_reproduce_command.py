@@ -33,6 +33,18 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vpgcnn.lab.experiments.digits.ANGLES", (-180, -90, 0, 90, 180))
 
 
+def test_a_trial_never_mixes_with_results(quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = vpgcnn("reproduce", NAME, "--arms", "full", "--seeds", 4, "--threads", 1, "--epochs", 2)
+    assert result.returncode == 0, result.stderr
+    apart = tmp_path / "runs" / "trial-of-2-epochs"
+    (row,) = json.loads((apart / "results" / f"{NAME}.json").read_text())["rows"]
+    assert row["config"]["epochs"] == 2
+    assert "(a trial of 2 epochs, not a result)" in (apart / "results" / f"{NAME}.md").read_text()
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [apart.name]
+    assert not (tmp_path / "results").exists()
+
+
 def test_an_experiment_is_written_arm_by_arm(quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = tmp_path / "results"
 

@@ -37,8 +37,9 @@ from vpgcnn.apps.serve.decoder import Decoder
 from vpgcnn.apps.serve.inspector import Inspector, open_networks
 from vpgcnn.apps.serve.limits import TimedProtocol
 from vpgcnn.kernels import Table
+from vpgcnn.lab.data.images import read_image
 from vpgcnn.lab.training.checkpoint import Card
-from vpgcnn.levels import Full
+from vpgcnn.levels import Full, Shared
 from vpgcnn.measure import read_levels
 
 
@@ -178,14 +179,13 @@ def test_damaged_metadata_harm_nobody(client: TestClient) -> None:
         assert upload(client, stream.getvalue(), steps=0).status_code == 200, kind
 
 
-def test_ink_on_transparency_is_on_white(client: TestClient) -> None:
+def test_a_transparent_image_is_read_as_in_training(client: TestClient, tmp_path: Path) -> None:
     drawn = Image.new("RGBA", (28, 28), (0, 0, 0, 0))
-    drawn.paste((0, 0, 0, 255), (10, 10, 18, 18))
-    stream = io.BytesIO()
-    drawn.save(stream, "PNG")
-    answer = upload(client, stream.getvalue(), steps=0, invert=True).json()
+    drawn.paste((90, 90, 90, 120), (10, 10, 18, 18))
+    drawn.save(tmp_path / "drawn.png")
+    answer = upload(client, (tmp_path / "drawn.png").read_bytes(), steps=0).json()
     shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(answer["image"].split(",")[1]))))
-    assert shown[14, 14] > 250 > 5 > shown[2, 2]
+    assert np.array_equal(shown, read_image(tmp_path / "drawn.png", 28, 1)[0].numpy())
 
 
 def test_hue(tmp_path: Path) -> None:
@@ -219,6 +219,23 @@ def test_mirrors_are_offered_where_the_group_has_them(tmp_path: Path, client: Te
     assert np.array_equal(pictures[0][:, ::-1], pictures[1])
     chances = [each["networks"][0]["probabilities"] for each in (one, two)]
     assert chances[0] == pytest.approx(chances[1], abs=1e-4)  # what the page says open windows promise
+
+
+def test_a_mirror_that_no_network_knows_of_is_refused(client: TestClient) -> None:
+    answer = client.post("/api/inspect", json={"sample": 3, "mirror": True, "steps": 0})
+    assert (answer.status_code, answer.json()["detail"]) == (404, "no network on this page has mirrors in its group")
+
+
+def test_the_gallery_and_the_dial_have_the_same_theta(tmp_path: Path) -> None:
+    path = save_network(tmp_path / "mixed.safetensors", model=replace(DIGIT, elsewhere=Shared()))
+    inspector = Inspector(open_networks([path], torch.device("cpu"))[0])
+    inspector.add_samples(digits())
+    mixed = TestClient(make_app(inspector, ["testserver"]))
+    levels = mixed.post("/api/inspect", json={"sample": 4, "steps": 0}).json()["networks"][0]["levels"]
+    own = [level["theta"] for level in levels if level["per_image"]]
+    assert 0 < len(own) < len(levels)
+    (sample,) = mixed.get("/api/samples?offset=4&limit=1").json()["samples"]
+    assert sample["theta"] == pytest.approx(sum(own) / len(own), abs=1e-4)
 
 
 def test_one_forward_pass_answers_an_inspection(inspector: Inspector) -> None:

@@ -273,7 +273,7 @@ def test_a_table_of_levels() -> None:
     assert rows[0]["window"][0][1] == pytest.approx(180 * rows[0]["theta"][0])
     assert sum(rows[0]["weights"]) == pytest.approx(1, abs=1e-5)
     assert repr(table).splitlines()[0].split() == ["image", "θ", "conv6", "θ", "conv7"]
-    with pytest.raises(UserError, match="4 images and 1 names"):
+    with pytest.raises(UserError, match="got 1 name for 4 images"):
         levels(model, images, ["a"])
     assert repr(levels(ColorNet(4), images)) == "4 images; no layer has a level"
 

@@ -85,7 +85,7 @@ def test_a_table_of_levels_has_a_row_for_each_image_and_layer() -> None:
     lines = repr(table).splitlines()
     assert lines[0].split() == ["image", "θ", "lift", "θ", "convs.0", "θ", "convs.2"]
     assert lines[1].split()[0] == "one"
-    with pytest.raises(UserError, match="2 images and 1 names"):
+    with pytest.raises(UserError, match="got 1 name for 2 images"):
         levels(model, images, ["one"])
     assert "no layer has a level" in repr(levels(SmallNet(SO2(4), in_channels=1), images))
 

@@ -180,3 +180,15 @@ def test_levels_learn_without_weight_decay() -> None:
 
 def test_a_network_without_levels_has_one_group() -> None:
     assert len(parameter_groups(SmallNet(Hue(3)), 1e-3)) == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        (torch.tensor([0, 2]), "numbers of classes, from 0 to 1 for these logits, got 2"),
+        (torch.tensor([0]), r"one label for each of 2 images, got labels of shape \(1,\)"),
+    ],
+)
+def test_labels_that_do_not_fit_are_named(labels: torch.Tensor, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Elbo.of(Prediction(torch.zeros(2, 2), {}), labels)

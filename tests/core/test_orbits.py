@@ -186,7 +186,7 @@ def test_any_answer_of_a_classifier_will_do_and_its_mode_is_kept() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     images, labels = painted([0, 1])
-    with pytest.raises(UserError, match="has 3 classes, but there are 2 names"):
+    with pytest.raises(UserError, match="has 3 classes, but got names for 2"):
         follow(colors, [(images, labels)], hues(3), "ab")
     with pytest.raises(UserError, match="labels must be in 0 … 2, got 0 … 7"):
         follow(colors, [(images, torch.tensor([0, 7]))], hues(3), "abc")

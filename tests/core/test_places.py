@@ -80,9 +80,9 @@ def reading(theta: Tensor, group: object, *, shared: bool = False) -> LevelReadi
 @pytest.mark.parametrize(
     ("theta", "says"),
     [
-        (torch.full((100, 1), 1.0), "all windows of last are open"),
-        (torch.full((100, 1), 0.03), "all windows of last are closed"),
-        (torch.full((100, 1), 0.62), "θ of last is 0.62 for every image"),
+        (torch.full((100, 1), 1.0), "all windows of layer last are open"),
+        (torch.full((100, 1), 0.03), "all windows of layer last are closed"),
+        (torch.full((100, 1), 0.62), "θ of layer last is 0.62 for every image"),
     ],
 )
 def test_a_level_that_does_nothing_is_named(theta: Tensor, says: str) -> None:
@@ -97,13 +97,19 @@ def test_a_level_that_depends_on_the_image_is_not() -> None:
 
 def test_closed_means_the_identity_alone_on_a_finite_group() -> None:
     (sentence,) = idle_levels(reading(torch.full((10, 1), 1 / 3), Hue(3)))
-    assert "closed (θ ≤ 0.35)" in sentence
+    assert "closed, or nearly (θ ≤ 0.38)" in sentence
 
 
 def test_each_circle_has_its_own_sentence() -> None:
     theta = torch.stack([torch.ones(50), torch.linspace(0.4, 0.9, 50)], dim=1)
     (sentence,) = idle_levels(reading(theta, Product(SO2(8), Hue(3))))
     assert "last (rotation) are open" in sentence
+    assert "fully equivariant to rotation, but not to hue" in sentence
+    assert "Full()" not in sentence  # it would open the windows of hue, too
+    nearly = theta.flip(1) * 0.03 + torch.tensor([0.01, 0.3])  # hue: from 0.33 on, and at most 0.36
+    assert ["are closed, or nearly" in each for each in idle_levels(reading(nearly, Product(SO2(8), Hue(3))))] == [
+        True
+    ] * 2
     # Dihedral(1) has rotations by 0° only: no circle, nothing to say.
     assert idle_levels(reading(theta, Dihedral(1))) == []
     assert math.isclose(float(theta[0, 0]), 1.0)
@@ -118,8 +124,27 @@ def test_a_table_of_levels_names_those_that_do_nothing() -> None:
     assert levels(model, torch.rand(5, 1, 8, 8)).idle == ()  # too few to say
 
 
+def test_a_table_has_one_column_for_each_circle() -> None:
+    group = Dihedral(1)
+    model = nn.Sequential(LiftConv2d(1, 2, 3, group), GroupConv2d(2, 2, 3, group, level=Variational()))
+    table = levels(name_layers(Net(model)), torch.rand(2, 1, 8, 8))
+    assert repr(table).splitlines()[0].split() == ["image", "θ", "body.1", "mirror"]
+    row = table.rows()[0]
+    assert (row["axes"], len(row["theta"]), row["window"]) == (["mirror"], 1, [None])
+
+
+def test_levels_are_read_in_evaluation_mode_whatever_the_mode_is() -> None:
+    model = nn.Sequential(LiftConv2d(1, 2, 3, Rotations(4)), GroupConv2d(2, 2, 3, Rotations(4), level=Variational()))
+    net, images = name_layers(Net(model)).eval(), torch.rand(30, 1, 8, 8)
+    theta = levels(net, images).theta
+    net.train()
+    net.body[0].eval()  # frozen, say
+    assert all(torch.equal(values, theta[layer]) for layer, values in levels(net, images).theta.items())
+    assert [part.training for part in (net, net.body[0], net.body[1])] == [True, False, True]
+
+
 class Net(nn.Module):
-    def __init__(self, body: nn.Module) -> None:
+    def __init__(self, body: nn.Sequential) -> None:
         super().__init__()
         self.body = body
 

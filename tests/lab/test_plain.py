@@ -240,7 +240,7 @@ def test_weights_of_others_with_a_card(tmp_path: Path, capsys: pytest.CaptureFix
     [
         ([], "no group to convert to"),
         (["--hues", "0"], "at least 1, got 0"),
-        (["--rotations", "3"], "moves pixels between the grid"),
+        (["--rotations", "3"], "moves pixels off their grid"),
         (["--hues", "3", "--group", "Hue(3)"], "cannot be combined"),
         (["--hues", "3", "--layers", "layer9"], "there is no convolution 'layer9'"),
         (["--hues", "3", "--until", "nowhere"], "there is no module 'nowhere'"),

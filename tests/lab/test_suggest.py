@@ -186,7 +186,7 @@ def test_a_run_is_resumed_by_its_folder_alone(
     [
         (["--epochs", "1"], "the recipe comes first"),
         (["mnist67-180", "--data", "photos"], "--data cannot be combined with the recipe mnist67-180"),
-        (["mnist67-180", "--group", "hue"], "--group needs --data"),
+        (["mnist67-180", "--group", "hue"], "--group belongs to a folder of images"),
         (["mnist67-180", "--network", "vgg"], "unknown network 'vgg': choose from"),
         (["mnist67-180", "--network", "resnet18", "--start", "x"], "--network and --start cannot be combined"),
         (["mnist67-180", "--start", "nowhere"], "there is no run and no weights file nowhere"),

@@ -351,7 +351,7 @@ def test_each_epoch_tells_theta_time_and_memory(
 ) -> None:
     train(config, tmp_path / "run", progress=Progress())
     said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
-    assert re.search(r"nll \S+, kl \S+, \d+ s, \d+ s left, (\d+ MB|\d\.\d GB)$", said[0]), said
+    assert re.search(r"nll \S+, unused \S+, \d+ s, \d+ s left, (\d+ MB|\d\.\d GB)$", said[0]), said
     assert " left" not in said[-1]
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert {row["steps"] for row in rows} == {12}

@@ -16,7 +16,7 @@ def moves_of(group: Group) -> tuple[Matrix, ...]:
     """What each element of the grid does to the plane, as whole numbers."""
     planes = group.plane(group.grid(dtype=torch.float64))
     if float((planes - planes.round()).abs().max()) > 1e-6:
-        raise UserError(f"{group} moves pixels between the grid: choose quarter turns or mirrors")
+        raise UserError(f"{group} moves pixels off their grid: choose quarter turns or mirrors")
     return tuple(tuple(tuple(int(x) for x in row) for row in plane.round().tolist()) for plane in planes)  # type: ignore[misc]
 
 

@@ -61,7 +61,6 @@ def decode_pixels(
     *,
     formats: tuple[str, ...] | None = None,
     max_pixels: int | None = MAX_PIXELS,
-    background: str = "black",
     quick: bool = False,
 ) -> np.ndarray:
     """Decode an image from a file or a stream.
@@ -75,11 +74,10 @@ def decode_pixels(
         formats: Accept only these formats, by Pillow's names; None accepts all.
         max_pixels: Refuse larger images before they are decoded. None, for files that the user trusts: decode them at a
             reduced size.
-        background: The colour behind transparent pixels.
         quick: With `size`: decode JPEG files at about twice that size, which is several times faster.
 
     Returns:
-        Bytes `(C, H, W)`, upright according to the EXIF orientation.
+        Bytes `(C, H, W)`, upright according to the EXIF orientation, black where the image is transparent.
 
     Raises:
         UserError: If the image cannot be read, is damaged, too large or has 32-bit pixels.
@@ -101,7 +99,7 @@ def decode_pixels(
             image = image if turn is None else image.transpose(turn)
             if image.mode in ("RGBA", "LA", "PA", "P"):
                 image = image.convert("RGBA")
-                image = Image.alpha_composite(Image.new("RGBA", image.size, background), image)
+                image = Image.alpha_composite(Image.new("RGBA", image.size, "black"), image)
             if image.mode.startswith("I;16"):
                 image = _eight_bits(image)
             elif image.mode in ("I", "F"):

@@ -255,7 +255,7 @@ def _look(
 def _check(images: Tensor, labels: Tensor, chances: Tensor, classes: int) -> None:
     """Refuse what does not fit, before it becomes a number."""
     if chances.shape[1] != classes:
-        raise UserError(f"the classifier has {chances.shape[1]} classes, but there are {classes} names")
+        raise UserError(f"the classifier has {chances.shape[1]} classes, but got names for {classes}")
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         raise UserError(f"labels must be in 0 … {classes - 1}, got {int(labels.min())} … {int(labels.max())}")
     if float(images.max()) > 1.5:

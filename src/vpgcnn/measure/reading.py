@@ -18,6 +18,7 @@ from vpgcnn.errors import UserError
 from vpgcnn.features import GroupFeature, Prediction
 from vpgcnn.groups import Group
 from vpgcnn.levels import Distribution, Full, Level
+from vpgcnn.measure.layers import still
 
 __all__ = ["LevelReading", "read_levels", "whole_group", "with_mean_levels"]
 
@@ -77,7 +78,7 @@ def read_levels(model: nn.Module, images: Tensor, *, batch: int = 256, sampled: 
     """The answers of a network and the decisions of all its levels.
 
     Args:
-        model: A network that returns a `Prediction`. It is left in evaluation mode.
+        model: A network that returns a `Prediction`. It is in evaluation mode meanwhile.
         images: `(N, C, H, W)` as the model takes them; bytes are scaled to [0, 1].
         batch: Images at a time.
         sampled: Whether levels draw the noise that training has, for families that have some.
@@ -85,27 +86,26 @@ def read_levels(model: nn.Module, images: Tensor, *, batch: int = 256, sampled: 
     Returns:
         Everything on the CPU.
     """
-    model.eval()
     device = next((parameter.device for parameter in model.parameters()), images.device)
     levels = [module for module in model.modules() if isinstance(module, Level)] if sampled else []
     explored = [level.explore for level in levels]
     parts = []
-    try:
-        for level in levels:
-            level.training = True  # only the level: norms inside its encoder stay in evaluation mode
-            level.explore = 0.0
-        for part in images.split(batch):
-            part = part.to(device)
-            answer = model(part if part.is_floating_point() else part.to(torch.get_default_dtype()) / 255)
-            if not isinstance(answer, Prediction):
-                raise UserError(
-                    f"levels are read from a network that returns a Prediction, got {type(answer).__name__}"
-                )
-            parts.append(answer)
-    finally:
-        for level, share in zip(levels, explored, strict=True):
-            level.explore = share
-        model.eval()
+    with still(model):
+        try:
+            for level in levels:
+                level.training = True  # only the level: norms inside its encoder stay in evaluation mode
+                level.explore = 0.0
+            for part in images.split(batch):
+                part = part.to(device)
+                answer = model(part if part.is_floating_point() else part.to(torch.get_default_dtype()) / 255)
+                if not isinstance(answer, Prediction):
+                    raise UserError(
+                        f"levels are read from a network that returns a Prediction, got {type(answer).__name__}"
+                    )
+                parts.append(answer)
+        finally:
+            for level, share in zip(levels, explored, strict=True):
+                level.explore = share
     first = parts[0].trace
     theta = {layer: torch.cat([part.trace[layer].theta for part in parts]).cpu() for layer in first}
     weights = {layer: torch.cat([_on_grid(part.trace[layer]) for part in parts]).cpu() for layer in first}
@@ -186,6 +186,8 @@ def whole_group(model: nn.Module) -> Iterator[nn.Module]:
 def with_mean_levels(model: nn.Module, images: Tensor, *, batch: int = 256) -> Iterator[nn.Module]:
     """The model with the mean level for every image, for the length of a `with` block: what seeing the image is worth.
 
+    In the block it is in evaluation mode.
+
     Args:
         model: As for `read_levels`.
         images: `(N, C, H, W)`, over which the mean is taken; as for `read_levels`.
@@ -195,9 +197,8 @@ def with_mean_levels(model: nn.Module, images: Tensor, *, batch: int = 256) -> I
         raise UserError("a mean level needs at least one image")
     layers = _layers(model)
     sums: dict[str, Distribution] = {}
-    model.eval()
     device = next(model.parameters()).device
-    with torch.no_grad():
+    with torch.no_grad(), still(model):
         for part in images.split(batch):
             part = part.to(device)
             answer = model(part if part.is_floating_point() else part.to(torch.get_default_dtype()) / 255)
@@ -206,7 +207,8 @@ def with_mean_levels(model: nn.Module, images: Tensor, *, batch: int = 256) -> I
                     total = _each(q, lambda values: values.sum(dim=0, keepdim=True))
                     sums[name] = _added(sums[name], total) if name in sums else total
     means = {name: _each(total, lambda part: part / len(images)) for name, total in sums.items()}
-    with _replaced({layers[name]: _Constant(q, layers[name].level) for name, q in means.items()}):  # type: ignore[arg-type]
+    constant = {layers[name]: _Constant(q, layers[name].level) for name, q in means.items()}  # type: ignore[arg-type]
+    with still(model), _replaced(constant):  # type: ignore[arg-type]
         yield model
 
 

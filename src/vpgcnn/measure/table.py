@@ -9,13 +9,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vpgcnn.errors import UserError
+from vpgcnn.groups import Group
 from vpgcnn.measure.idle import idle_levels
 from vpgcnn.measure.reading import read_levels
 
@@ -37,12 +38,14 @@ class LevelTable:
         weights: Layer → `(N, G)`, the weight of every element on the group's grid; rows sum to 1.
         idle: One sentence for each level that does nothing for these images, as `idle_levels` says; none if there are
             fewer than 20 images, which say little about the others.
+        groups: Layer → its group; where it is missing, axes have no names.
     """
 
     names: tuple[str, ...]
     theta: dict[str, Tensor]
     weights: dict[str, Tensor]
     idle: tuple[str, ...] = ()
+    groups: dict[str, Group] = field(default_factory=dict)
 
     @property
     def layers(self) -> list[str]:
@@ -53,26 +56,49 @@ class LevelTable:
         return len(self.names)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One JSON-serialisable row per image and layer; windows are in degrees, one per axis."""
-        return [
-            {
-                "image": name,
-                "layer": layer,
-                "theta": (shares := [float(value) for value in values[place]]),
-                "window": [[-180 * share, 180 * share] for share in shares],
-                "weights": [float(w) for w in self.weights[layer][place]] if layer in self.weights else None,
-            }
-            for place, name in enumerate(self.names)
-            for layer, values in self.theta.items()
-        ]
+        """One JSON-serialisable row per image and layer.
+
+        θ and the window in degrees, one for each circle of the group, whose names are `axes`. Axes of one element are
+        no circles, and a mirror has no degrees: its window is None.
+        """
+        rows = []
+        for place, name in enumerate(self.names):
+            for layer, values in self.theta.items():
+                circles = self._circles(layer)
+                shares = [float(values[place, column]) for column in circles]
+                windows = [
+                    None if axis == "mirror" else [-180 * share, 180 * share]
+                    for axis, share in zip(circles.values(), shares, strict=True)
+                ]
+                weights = [float(w) for w in self.weights[layer][place]] if layer in self.weights else None
+                rows.append({
+                    "image": name, "layer": layer, "axes": list(circles.values()), "theta": shares, "window": windows,
+                    "weights": weights,
+                })  # fmt: skip
+        return rows
+
+    def _circles(self, layer: str) -> dict[int, str]:
+        """Column of θ → the name of its circle; "" where one θ stands for several."""
+        columns, group = self.theta[layer].shape[1], self.groups.get(layer)
+        if group is None:
+            return dict.fromkeys(range(columns), "")
+        return {0: group.axes[0].name} if len(group.axes) == 1 else group.circles_of(columns)
 
     def __repr__(self) -> str:
         if not self.theta:
             return f"{len(self)} images; no layer has a level"
-        heads = ["image", *(f"θ {layer}" for layer in self.layers)]
+        circles = [
+            (
+                f"θ {layer} {axis}".rstrip() if self.theta[layer].shape[1] > 1 else f"θ {layer}",
+                self.theta[layer][:, place],
+            )
+            for layer in self.layers
+            for place, axis in self._circles(layer).items()
+        ]
+        heads = ["image", *(head for head, _ in circles)]
         lines = [heads]
         for place, name in enumerate(self.names[:SHOWN]):
-            lines.append([name, *(" ".join(f"{v:.3f}" for v in values[place]) for values in self.theta.values())])
+            lines.append([name, *(f"{float(values[place]):.3f}" for _, values in circles)])
         widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
         text = [
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
@@ -90,7 +116,7 @@ def levels(
     """Read the levels of a network, including those that all images share.
 
     Args:
-        model: The network.
+        model: The network. It is in evaluation mode meanwhile.
         images: `(N, C, H, W)` as the model takes them; bytes are scaled to [0, 1].
         names: Names of the images; their numbers by default.
 
@@ -102,7 +128,8 @@ def levels(
     """
     names = tuple(map(str, range(len(images)) if names is None else names))
     if len(names) != len(images):
-        raise UserError(f"expected one name per image, got {len(images)} images and {len(names)} names")
+        some = "1 name" if len(names) == 1 else f"{len(names)} names"
+        raise UserError(f"levels takes one name for each image, got {some} for {len(images)} images")
     reading = read_levels(model, images)
     idle = idle_levels(reading) if len(images) >= ENOUGH else []
-    return LevelTable(names, reading.theta, reading.weights, tuple(idle))
+    return LevelTable(names, reading.theta, reading.weights, tuple(idle), reading.groups)

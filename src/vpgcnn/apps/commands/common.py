@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-import os
 import re
 import shlex
 import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,6 +23,7 @@ __all__ = [
     "CommandParser",
     "UsageError",
     "check_file",
+    "check_out",
     "closest",
     "command_line",
     "data_dir_option",
@@ -68,6 +69,8 @@ class CommandParser(argparse.ArgumentParser):
             if odd and re.fullmatch(r"--[\w-]+", words[place - 1]):  # argparse knows plain numbers
                 words[place - 1 : place + 1] = [f"{words[place - 1]}={words[place]}"]
         found, rest = super().parse_known_args(words, namespace)
+        once = [word for action in self._actions if action.nargs != 0 for word in action.option_strings]
+        self._check_once(words, once)
         if rest and self.strict:
             name = rest[0].partition("=")[0]
             if not name.startswith("-"):
@@ -75,6 +78,13 @@ class CommandParser(argparse.ArgumentParser):
             hint = closest(name, re.findall(r"--[\w-]+", self.format_usage()))
             self.error(f"unknown option {name}{f': did you mean {hint}?' if hint else ''}")
         return found, rest
+
+    def _check_once(self, words: Sequence[str], options: Sequence[str]) -> None:
+        """Refuse an option that is given twice, of which the last would count without a word."""
+        given = [word.partition("=")[0] for word in words if word.startswith("--")]
+        for place, name in enumerate(given):
+            if name in options and name in given[:place]:
+                self.error(f"{name} is given twice: leave one out")
 
     def error(self, message: str) -> NoReturn:
         """Raise a `UsageError` instead of printing the usage."""
@@ -131,8 +141,24 @@ def check_file(path: Path) -> None:
     there = next(each for each in path.absolute().parents if each.exists())
     if path.is_dir():
         raise UserError(f"cannot write {path}: it is a folder")
-    if not there.is_dir() or not os.access(there, os.W_OK):
+    if not _is_writable(there):
         raise UserError(f"cannot write {path}: {there} is not a writable folder")
+
+
+def check_out(out: Path) -> None:
+    """Refuse a folder that cannot be written before the work starts, not after it."""
+    there = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not _is_writable(there):
+        raise UserError(f"cannot write to {out}: {there} is not a writable folder")
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether a file can be made in a folder. Its permissions do not say: /proc has those of any other folder."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def print_json(data: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -213,6 +214,8 @@ def _convert_function(function: str, target: Path, options: argparse.Namespace) 
     names = tuple(_lines(options.classes) if options.classes else map(str, range(logits.shape[1])))
     if len(names) != logits.shape[1]:
         raise UserError(f"{options.classes} has {len(names)} names, but {function} has {logits.shape[1]} classes")
+    if options.classes:
+        _check_distinct(names, options.classes)
     if len(outputs) > 1:
         print(f"{function} has {len(outputs)} outputs: only the first counts, {len(names)} classes")  # noqa: T201
     card = Card(config, names, channels, size, mean, std)
@@ -252,6 +255,13 @@ def _stem(function: str) -> str:
     """The name of the file that holds a function, without .py."""
     where = function.rpartition(":")[0]
     return Path(where).stem if where.endswith(".py") else where.rpartition(".")[2]
+
+
+def _check_distinct(names: Sequence[str], where: Path) -> None:
+    """Refuse two classes of one name: every table and answer is by name."""
+    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    if twice is not None:
+        raise UserError(f"{where} has the class {twice!r} twice: give each class a name of its own")
 
 
 def _lines(path: Path) -> list[str]:
@@ -370,4 +380,6 @@ def _foreign_card(path: Path) -> Card:
     from vpgcnn.lab.config_io import from_json, read_json
     from vpgcnn.lab.training.checkpoint import Card
 
-    return from_json(Card, read_json(path), str(path))
+    card = from_json(Card, read_json(path), str(path))
+    _check_distinct(card.classes, path)
+    return card

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vpgcnn.apps.commands.common import parser, plural, print_json
+from vpgcnn.apps.commands.common import check_out, parser, plural, print_json
 from vpgcnn.errors import UserError
 
 if TYPE_CHECKING:
@@ -140,13 +139,6 @@ def _names(path: Path | None) -> list[str] | None:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read class names from {path}: {error}") from error
     return [line.strip() for line in lines if line.strip()]
-
-
-def check_out(out: Path) -> None:
-    """Refuse a folder that cannot be written before the work starts, not after it."""
-    there = next(path for path in (out, *out.absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise UserError(f"cannot write to {out}: {there} is not a writable folder")
 
 
 def _device(name: str | None) -> Any:

@@ -98,7 +98,7 @@ def main(arguments: list[str]) -> int:
         print_json(result)
         return 0
     print(f"{part}: accuracy {result['accuracy']:.2%} on {plural(result['images'], 'image')}")  # noqa: T201
-    print(f"nll {result['nll']:.4f}, kl {result['kl']:.4f} nats per image")  # noqa: T201
+    print(f"nll {result['nll']:.4f}, kl {result['kl']:.4f} nats per image, unused {result['unused']:.4f}")  # noqa: T201
     if theta:
         words = {"hue": "hues", "both": "rotations or hues", "color": "shifts"}
         moves = words.get(symmetry(card.model), "rotations")

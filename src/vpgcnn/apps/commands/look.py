@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vpgcnn.apps.commands.common import parser, plural, print_json
+from vpgcnn.apps.commands.common import check_out, parser, plural, print_json
 from vpgcnn.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ def main(arguments: list[str]) -> int:
         raise UserError(f"--limit must be at least 1, got {options.limit}")
     import torch
 
-    from vpgcnn.apps.commands.diagnose import check_out
     from vpgcnn.lab.config_io import write_bytes, write_json
     from vpgcnn.lab.data.folder import passed_over
     from vpgcnn.lab.diagnosis.look import look

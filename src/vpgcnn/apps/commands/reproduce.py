@@ -15,6 +15,7 @@ EXAMPLES = """examples:
   vpgcnn reproduce fig-mnist67-180
   vpgcnn reproduce table-cifar10 --arms full variational --seeds 0 1
   vpgcnn reproduce table-flowers --measure-again                measure the same weights again
+  vpgcnn reproduce table-cifar10 --arms full --seeds 0 --epochs 1   a trial, kept apart from the results
   vpgcnn reproduce table-color --no-training                    write the runs that exist so far
 
 Interrupted runs continue where they stopped, and finished runs are not repeated. If a run fails, the others still run.
@@ -40,13 +41,20 @@ def main(arguments: list[str]) -> int:
     command.add_argument("--measure-again", action="store_true", help="repeat the measurements of finished runs")
     command.add_argument("--no-training", action="store_true", help="write the results of finished runs only")
     command.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs (default: runs)")
-    command.add_argument(
-        "--results", type=Path, default=Path("results"), help="folder of the results (default: results)"
-    )
+    command.add_argument("--results", type=Path, help="folder of the results (default: results)")
     command.add_argument("--threads", type=int, default=0, help="number of CPU threads (default: chosen by torch)")
+    command.add_argument(
+        "--epochs", type=int,
+        help="a trial: train for so many epochs only. Runs and results go to RUNS/trial-of-N-epochs, never to the "
+        "folder of results, so they cannot be taken for those of the experiment",
+    )  # fmt: skip
     data_dir_option(command)
     options = command.parse_args(arguments)
-    from vpgcnn.lab.experiments.base import Experiment
+    trial = options.epochs is not None
+    if trial and options.results is not None:
+        raise UserError("--epochs is a trial, whose results are kept apart: leave --results out")
+    options.results = options.results or Path("results")
+    from vpgcnn.lab.experiments.base import Experiment, shortened
     from vpgcnn.lab.experiments.registry import IN_PAPER, REPRODUCTIONS, listing, reproduction
 
     if options.name is not None and options.name not in REPRODUCTIONS:
@@ -83,6 +91,18 @@ def main(arguments: list[str]) -> int:
     if isinstance(chosen, Experiment):
         for arm in options.arms or ():
             chosen.config(arm, 0, options.preset)
+    if trial:
+        if not isinstance(chosen, Experiment):
+            sources = getattr(chosen, "sources", ())
+            where = f": give one of the experiments that it looks at ({', '.join(sources)})" if sources else ""
+            raise UserError(f"{chosen.name} trains no network by epochs, so --epochs has no effect{where}")
+        if options.preset == "paper":
+            raise UserError("--epochs is a trial of the cpu preset: leave --preset paper out")
+        if options.epochs < 1:
+            raise UserError(f"--epochs must be at least 1, got {options.epochs}")
+        chosen = shortened(chosen, options.epochs)
+        options.runs = options.runs / f"trial-of-{plural(options.epochs, 'epoch').replace(' ', '-')}"
+        options.results = options.runs / "results"
     settings = {"data_dir": options.data_dir, "threads": options.threads}
     keep_memory()
     try:

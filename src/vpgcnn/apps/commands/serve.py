@@ -40,8 +40,12 @@ def main(arguments: list[str]) -> int:
     from vpgcnn.apps.serve.listening import hosts_of, listen, serve
 
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
-    networks, config = open_networks(options.runs, device)
-    listening = listen(options.host, options.port)
+    listening = listen(options.host, options.port)  # first, because loading takes a while
+    try:
+        networks, config = open_networks(options.runs, device)
+    except UserError:
+        listening.close()
+        raise
     inspector = Inspector(networks)
     load_samples(inspector, config, options.data_dir)
     print(f"{plural(len(inspector.samples), 'test image')}. {inspector.note}".strip())  # noqa: T201

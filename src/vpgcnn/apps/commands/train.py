@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import re
 import sys
 import textwrap
@@ -20,6 +21,7 @@ from vpgcnn.apps.commands.common import (
     BadSpecError,
     CommandParser,
     UsageError,
+    check_out,
     closest,
     command_line,
     plural,
@@ -83,11 +85,13 @@ HELPS = ("-h", "--help", "--help-all")
 
 def main(arguments: list[str]) -> int:
     """Train a recipe, or a network on the user's images."""
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments:
+        raise UsageError("name a recipe or a folder of images: vpgcnn train mnist67-180 (see `vpgcnn train --help`)")
+    if arguments[0] in ("-h", "--help"):
         print(HELP, end="")  # noqa: T201
-        return 0 if arguments else 2
+        return 0
     options, rest = _options(arguments)
-    program = f"vpgcnn train {options.recipe or f'--data {options.data}'}"
+    program = f"vpgcnn train {options.recipe or options.folder or f'--data {options.data}'}"
     out = options.out or Path("runs") / (options.recipe or Path(options.data).stem or "images")
     if options.data is not None and not any(word in HELPS for word in rest):
         _check_first(rest, program, out, options)
@@ -103,6 +107,8 @@ def main(arguments: list[str]) -> int:
     from vpgcnn.lab.training.progress import Progress, Quiet
 
     keep_memory()
+    if options.resume and not (out / "config.json").exists() and os.environ.get("RANK", "0") == "0":
+        print(f"vpgcnn: there is no run in {out} to resume, so a new one begins", file=sys.stderr)  # noqa: T201
     try:
         result = train(config, out, resume=options.resume, progress=Quiet() if options.json else Progress())
     except Interrupted as stop:
@@ -135,10 +141,11 @@ def _options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     command.add_argument("--json", action="store_true")
     named = not arguments[0].startswith("-")
     options, rest = command.parse_known_args(arguments[1:] if named else arguments)
-    options.recipe = arguments[0] if named else None
+    options.recipe, options.folder = arguments[0] if named else None, None
     if named and options.recipe not in RECIPES and _is_place(options.recipe):
         if options.data is not None:
             raise UserError("the folder is given twice: leave out --data")
+        options.folder = options.recipe
         options.data, options.recipe, named = Path(options.recipe), None, False
     if options.data is not None and options.data.is_file() and options.data.suffix != ".npz":
         raise UserError(f"{options.data} is a file: give the folder of the images, or an .npz file")
@@ -156,8 +163,13 @@ def _options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         raise UserError(
             f"--data cannot be combined with the recipe {options.recipe}: leave the recipe out, or set --data.name"
         )
-    if options.group is not None and (named or options.network or options.start):
-        raise UserError("--group needs --data, and cannot be combined with --network or --start: these fix the group")
+    if options.group is not None and named:
+        raise UserError(
+            f"--group belongs to a folder of images, and {options.recipe} is a recipe: set its --model.group instead"
+        )
+    fixed = "--network" if options.network else "--start" if options.start else "--model.group"
+    if options.group is not None and (fixed != "--model.group" or fixed in given):
+        raise UserError(f"--group cannot be combined with {fixed}, which sets the group already: leave one out")
     if options.network and options.start:
         raise UserError("--network and --start cannot be combined: --start already fixes the network")
     return options, rest
@@ -173,7 +185,12 @@ def _default(options: argparse.Namespace, rest: list[str], out: Path) -> TrainCo
     network = _network(options)
     if options.recipe is not None:
         if options.recipe not in RECIPES:
-            raise unknown("recipe", options.recipe, RECIPES, ", or give a folder of images")
+            if closest(options.recipe, RECIPES) is None:
+                raise UserError(
+                    f"there is no folder or file {options.recipe}, and no recipe of that name: recipes are "
+                    f"{', '.join(RECIPES)}"
+                )
+            raise unknown("recipe", options.recipe, RECIPES)
         config = recipe(options.recipe, options.preset)
         config = config if network is None else replace(config, model=network)
     elif options.resume and network is None and options.group is None and (out / "config.json").is_file():
@@ -193,7 +210,7 @@ def _default(options: argparse.Namespace, rest: list[str], out: Path) -> TrainCo
         with Quiet() if quiet else Progress() as progress:
             found = suggest(
                 options.data, choice=options.group or "auto", network=network, size=size, seed=seed or 0,
-                progress=progress,
+                skip_damaged=options.skip_damaged or "--data.skip-damaged" in rest, progress=progress,
             )  # fmt: skip
         if not quiet:
             print("\n".join(found.messages))  # noqa: T201
@@ -234,6 +251,7 @@ def _check_first(words: list[str], program: str, out: Path, options: argparse.Na
     check_threads(config.threads)
     if not options.resume:
         Run(out, config).check(resume=False)
+        check_out(out)
 
 
 def _network(options: argparse.Namespace) -> ModelConfig | None:
@@ -293,7 +311,8 @@ def _config(default: TrainConfig, words: list[str], program: str) -> TrainConfig
         if not stop.code:  # --help
             print(shown.getvalue() if whole else _most_used(shown.getvalue(), program), end="")  # noqa: T201
             raise
-        raise UsageError(f"{_in_words(_in_the_box(said.getvalue()))} (see `{program} --help`)") from stop
+        wrong = _in_words(_in_the_box(said.getvalue()))
+        raise UsageError(f"{wrong}{_instead(wrong, default)} (see `{program} --help`)") from stop
 
 
 MOST_USED = (
@@ -329,6 +348,23 @@ def _most_used(text: str, program: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _instead(wrong: str, config: TrainConfig) -> str:
+    """The setting of this network or objective that may have been meant; empty if none looks alike."""
+    found = re.match(rf"(--\S+) {FOREIGN}", wrong)
+    if not found:
+        return ""
+    group, _, name = found[1].rpartition(".")
+    part = getattr(config, group.removeprefix("--").replace("-", "_"), None)
+    own = [inner.name.replace("_", "-") for inner in fields(part)] if is_dataclass(part) else []
+    near = closest(name, own)  # of the last part: the first one is the same for all
+    close = f"{group}.{near}" if near else None
+    return f": did you mean {close}?" if close else ""
+
+
+FOREIGN = "does not belong to this network or objective"
+"""What is said of a setting that another network or objective has."""
+
+
 def _in_words(text: str) -> str:
     """What tyro says about a wrong value, as a person would say it."""
     for pattern, plain in (
@@ -336,7 +372,8 @@ def _in_words(text: str) -> str:
         (r"Error parsing (\S+): could not convert string to float: (.*)", r"\1 takes a number, got \2"),
         (r"Error parsing (\S+): Could not find valid parse for arguments: \[(.*)\]", r"\1 does not take \2"),
         (r"Missing value for argument '(\S+)'.*", r"\1 needs a value"),
-        (r"Unrecognized options: (--\S+?),? .*", r"\1 does not belong to this network or objective"),
+        (r"Unrecognized options: (--\S+?),? .*", rf"\1 {FOREIGN}"),
+        (r"Error parsing (\w[\w-]*): (.*)", r"--\1: \2"),
         (r"Unrecognized options: (\S+).*", r"unexpected argument '\1'"),
     ):
         text, found = re.subn(f"^{pattern}$", plain, text)
@@ -368,8 +405,13 @@ def _in_the_box(text: str) -> str:
 def _check_names(default: TrainConfig, words: list[str], program: str) -> None:
     """Refuse settings that do not exist."""
     known = {"--help", "--help-all", *_settings(default)}
+    seen: set[str] = set()
     for word in words:
         name = word.partition("=")[0].replace("_", "-")
+        if name in seen:
+            raise UsageError(f"{name} is given twice: leave one out (see `{program} --help`)")
+        if name in known and name not in HELPS:
+            seen.add(name)
         if word.startswith("--") and name not in known:
             close = _meant(name, known)
             hint = f": did you mean {close}?" if close else ""

@@ -103,7 +103,7 @@ def main(arguments: list[str]) -> int:
     if options.json:
         print_json(asdict(found) | {"written": str(target)})
         return 0
-    rows: list[tuple[str, ...]] = [("dial", "mean θ", "accuracy", "costs", "accuracy when moved", "")]
+    rows: list[tuple[str, ...]] = [("dial", "mean θ", "accuracy", "costs (points)", "accuracy when moved", "")]
     for point in found.points:
         chosen = "← chosen" if point.dial == found.dial else "as learned" if point.dial == 0 else ""
         rows.append(

@@ -54,7 +54,8 @@ def test_images(card: Card, data: DataConfig, directory: Path | None, count: int
     except UserError:
         pass
     noise = torch.rand(count, card.channels, card.size, card.size, generator=torch.Generator().manual_seed(0))
-    return noise, f"{count} images of noise (the run's data are not on this machine)"
+    why = " (the run's data are not on this machine)" if data.name else ""
+    return noise, f"{count} images of noise{why}"
 
 
 def same_place(one: str | Path, other: str | Path) -> bool:

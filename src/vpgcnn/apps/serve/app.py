@@ -90,7 +90,7 @@ def make_app(
     inside = 0
     refusals: dict[int | str, dict[str, object]] = {
         400: {"description": "the image cannot be read"},
-        404: {"description": "there is no such sample or model"},
+        404: {"description": "there is no such sample or model, or no network moves images so"},
         403: {"description": "sent by the page of another site"},
         408: {"description": "the request took too long to arrive"},
         413: {"description": "the request is too large"},
@@ -150,6 +150,8 @@ def make_app(
             names = request.models
         if request.moves is not None and request.moves not in inspector.kinds:
             raise HTTPException(404, "no network on this page moves that")
+        if request.mirror and not any(network.mirrors for network in inspector.networks):
+            raise HTTPException(404, "no network on this page has mirrors in its group")
         if request.sample is not None and request.sample >= len(inspector.samples):
             raise HTTPException(404, "there is no such sample")
         nonlocal inside
@@ -249,7 +251,8 @@ def _answer(seen: Seen) -> NetworkAnswer:
         probabilities=_shares(seen.chances),
         curve=[_shares(row) for row in seen.curve],
         levels=[
-            LayerLevel(layer=layer, theta=theta, weights=seen.weights.get(layer)) for layer, theta in seen.theta.items()
+            LayerLevel(layer=layer, theta=theta, weights=seen.weights.get(layer), per_image=layer not in seen.shared)
+            for layer, theta in seen.theta.items()
         ],
     )
 

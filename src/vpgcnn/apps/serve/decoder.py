@@ -215,7 +215,7 @@ def _serve(memory: int, seconds: float) -> None:
         try:
             pixels = decode_pixels(
                 io.BytesIO(data), "the file", order["size"], order["channels"],
-                formats=FORMATS, max_pixels=PIXELS, background="white",
+                formats=FORMATS, max_pixels=PIXELS,
             )  # fmt: skip
         except UserError as error:
             _send(sink, {"error": str(error).encode("utf-8", "replace").decode()[:300]})

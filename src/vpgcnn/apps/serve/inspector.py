@@ -80,7 +80,8 @@ class Sample:
         number: Its number in the gallery.
         label: Its class.
         pixels: `(C, H, W)` in [0, 1].
-        theta: The mean of θ over the layers of the first network with a level for each image; None without one.
+        theta: The mean of θ over the levels that depend on the image, of the first network that has some; None without
+            one.
     """
 
     number: int
@@ -99,6 +100,7 @@ class Seen:
         curve: Probabilities at evenly spaced angles from 0 on, `(steps, classes)`.
         theta: Layer → share of the circle in use at the angle.
         weights: Layer → weight of every element at the angle.
+        shared: The layers whose level is the same for all images.
     """
 
     network: Network
@@ -106,6 +108,7 @@ class Seen:
     curve: Tensor
     theta: dict[str, float]
     weights: dict[str, list[float]]
+    shared: frozenset[str] = frozenset()
 
 
 def open_networks(paths: Sequence[Path], device: torch.device) -> tuple[list[Network], TrainConfig | None]:
@@ -262,9 +265,11 @@ class Inspector:
                     with _dialled(network.model, windows):
                         seen = read_levels(network.model, images)
                     chances = seen.logits.double().softmax(dim=1)
+                    own = seen.per_image().circles()
                     theta = {layer: float(values[0]) for layer, values in seen.circles().items()}
                     weights = {layer: values[0].tolist() for layer, values in seen.marginals().items()}
-                    found.append(Seen(network, chances[0], chances[1:], theta, weights))
+                    shared = frozenset(theta) - frozenset(own)
+                    found.append(Seen(network, chances[0], chances[1:], theta, weights, shared))
         return images[0], found
 
 

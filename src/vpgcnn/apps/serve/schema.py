@@ -95,7 +95,7 @@ class SampleInfo(Strict):
 
     id: int
     label: str
-    theta: Share | None = Field(description="share of the circle in use, mean over layers")
+    theta: Share | None = Field(description="share of the circle in use, mean over the levels that depend on the image")
     image: Picture
 
 
@@ -146,6 +146,7 @@ class LayerLevel(Strict):
     layer: str
     theta: float = Field(description="share of the circle in use, or the parameter of another family")
     weights: list[float] | None = Field(description="weight of every element of the group; they sum to 1")
+    per_image: bool = Field(description="false: the level is the same for all images")
 
 
 class NetworkAnswer(Strict):

@@ -27,6 +27,7 @@ __all__ = [
     "load_folder",
     "part_folders",
     "passed_over",
+    "unreadable",
 ]
 
 IGNORED = (".ipynb_checkpoints", "__MACOSX")
@@ -85,7 +86,7 @@ def load_folder(config: DataConfig, folder: Path) -> Dataset:
         if good:
             read[part] = Split(torch.stack([im for im, _ in good]), torch.tensor([label for _, label in good]))
     if damaged and not config.skip_damaged:
-        raise _unreadable(folder, damaged, total)
+        raise unreadable(folder, damaged, total)
     note = f"{sum(map(len, read.values()))} images of {len(classes)} classes at {size}×{size} from {folder}"
     notes = [note]
     if damaged:
@@ -134,7 +135,7 @@ def _try_to_read(path: Path, size: int | None = None, channels: int | None = Non
         return str(error)
 
 
-def _unreadable(folder: Path, damaged: dict[str, str], total: int) -> UserError:
+def unreadable(folder: Path, damaged: dict[str, str], total: int) -> UserError:
     """The error that names all damaged images; the reason if there is one only."""
     if len(damaged) == 1:
         return UserError(f"{next(iter(damaged.values()))}; remove it, or leave it out with --skip-damaged")

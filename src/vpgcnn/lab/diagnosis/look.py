@@ -8,6 +8,7 @@ be ignored. `look_words` turns the answers into sentences and into a command.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from torch import Tensor
 from vpgcnn.errors import UserError
 from vpgcnn.lab.data import DataConfig, load
 from vpgcnn.lab.data.base import seeded_generator
-from vpgcnn.lab.data.folder import class_names, folders_in, image_files, part_folders
+from vpgcnn.lab.data.folder import class_names, folders_in, image_files, part_folders, unreadable
 from vpgcnn.lab.data.stream import ImageFolder, printable
 from vpgcnn.lab.training.progress import Quiet
 from vpgcnn.measure import Carried, Circle, Spread, Twin, carried, folds_of, moving_features, spread
@@ -145,6 +146,7 @@ def look(
     seed: int = 0,
     progress: Quiet | None = None,
     changes: Sequence[Circle] = ("rotation", "hue", "mirror"),
+    skip_damaged: bool = True,
 ) -> Look:
     """Look at the images of a folder.
 
@@ -155,15 +157,19 @@ def look(
         seed: Seed of that draw.
         progress: Shows a bar.
         changes: What to ask about; of grey images, hue is left out.
+        skip_damaged: Whether images that cannot be read are left out, and named in the answer.
 
     Raises:
-        UserError: If there are no images, or none can be read.
+        UserError: If there are no images, or none can be read, or one cannot and `skip_damaged` is off.
     """
     if limit < 1:
         raise UserError(f"limit must be at least 1, got {limit}")
     progress = progress or Quiet()
     found = _arrays(folder, limit, seed) if folder.is_file() else _files(folder, limit, seed, progress)
     classes, total, pixels, labels, names, skipped = found
+    if skipped and not skip_damaged:
+        damaged = {os.path.relpath(path, folder): reason for path, reason in skipped.items()}
+        raise unreadable(folder, damaged, len(names) + len(skipped))
     asked = [change for change in changes if change != "hue" or pixels.shape[1] == 3]
     progress.begin("asking", 2 * len(asked))
     findings = tuple(ask(change, pixels, labels if classes else None, progress) for change in asked)

@@ -24,8 +24,12 @@ COME: dict[Circle, tuple[str, str, str]] = {
         "come in some orientations more than in others",
         "are all the same way up",
     ),
-    "hue": ("come in every hue", "come in some hues more than others", "have hues of their own"),
-    "mirror": ("come mirrored and not, alike", "come one way round more than the other", "are all the same way round"),
+    "hue": ("come in every hue", "come in some hues more than others", "always have the same hues"),
+    "mirror": (
+        "come both ways round equally often",
+        "come one way round more than the other",
+        "are all the same way round",
+    ),
 }
 MOVED: dict[Circle, str] = {"rotation": "rotated", "hue": "in other hues", "mirror": "mirrored"}
 NAMES: dict[Beginning, str] = {"rotation": "rotation", "hue": "hue", "both": "rotation and hue", "mirror": "mirroring"}

@@ -230,7 +230,7 @@ def _classes(classifier: Classifier, folder: ImageFolder, names: Sequence[str] |
     classes = tuple(names) if names is not None else classifier.classes or folder.classes
     if len(classes) != count:
         hint = "" if names is not None else ": list them with --classes, in the order of the logits"
-        raise UserError(f"{classifier.name} has {count} classes, but there are {len(classes)} names{hint}")
+        raise UserError(f"{classifier.name} has {count} classes, but got names for {len(classes)}{hint}")
     if len(set(classes)) < len(classes):
         raise UserError("two classes have the same name: class names must differ")
     unknown = [name for name in folder.classes if name not in classes]

@@ -70,6 +70,7 @@ def suggest(
     network: ModelConfig | None = None,
     size: int | None = None,
     seed: int = 0,
+    skip_damaged: bool = False,
     progress: Quiet | None = None,
 ) -> Suggestion:
     """Choose the settings of a run on a user's images.
@@ -80,6 +81,7 @@ def suggest(
         network: A network to use instead of the one that fits the symmetry.
         size: Side of the images in pixels; by default their median, within `SIZES`.
         seed: Seed of the split.
+        skip_damaged: Whether damaged images are left out. Otherwise they are refused as soon as they are met.
         progress: Shows a bar while the images are looked at.
     """
     if not path.exists():
@@ -90,7 +92,7 @@ def suggest(
     if network is not None:
         picked: Choice = symmetry(network)
     elif choice == "auto":
-        said = verdict(look(path, progress=progress))
+        said = verdict(look(path, progress=progress, skip_damaged=skip_damaged))
         picked = said.group
         augment = "shift" if said.keeps_sides else augment
         messages += [f"{headline}." for headline in said.headlines.values()]

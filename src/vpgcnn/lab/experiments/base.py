@@ -41,6 +41,7 @@ __all__ = [
     "file_stem",
     "gap",
     "markdown",
+    "shortened",
     "spread",
 ]
 
@@ -207,6 +208,17 @@ class Experiment:
 
 Found = Mapping[str, list[Row]]
 """The rows of each experiment, by its name."""
+
+
+def shortened(experiment: Experiment, epochs: int) -> Experiment:
+    """The same experiment with fewer epochs, as a trial. Its results belong into a folder of their own."""
+
+    def short(name: str) -> Arm:
+        arm = experiment.arm(name)
+        return replace(arm, change=lambda config: replace(arm(config), epochs=epochs))
+
+    about = f"{experiment.about} (a trial of {epochs} epoch{'' if epochs == 1 else 's'}, not a result)"
+    return replace(experiment, about=about, arms={name: short(name) for name in experiment.arms})
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -161,7 +161,11 @@ def listing(name: str, preset: str, results: Path = Path("results"), *, short: b
     entry = reproduction(name)
     place = f"{IN_PAPER[name]} of the paper" if name in IN_PAPER else "not in the paper"
     facts = [place, *([f"data: {', '.join(found)}"] if (found := data_of(entry, preset)) else [])]
-    facts += [taken] if (taken := _minutes(results / f"{file_stem(name, preset)}.json")) else []
+    taken = _minutes(results / f"{file_stem(name, preset)}.json")
+    if isinstance(entry, View) and not taken:  # its networks are those of the experiments
+        parts = [_minutes(results / f"{file_stem(each, preset)}.json", arms) for each, arms in entry.sources.items()]
+        taken = "; ".join(part for part in parts if part)
+    facts += [taken] if taken else []
     lines = [f"{name}: {entry.about.removesuffix(' (not in the paper)')}", f"  {'; '.join(facts)}"]
     if short:
         return "\n".join(lines)
@@ -183,14 +187,15 @@ def listing(name: str, preset: str, results: Path = Path("results"), *, short: b
     return "\n".join([*lines, f"  written to results/{file_stem(name, preset)}.json"])
 
 
-def _minutes(path: Path) -> str:
-    """How long the runs of a result took, as far as it says so."""
+def _minutes(path: Path, arms: Sequence[str] | None = None) -> str:
+    """How long the runs of a result took, as far as it says so; of these arms only, if they are given."""
     try:
         data = read_json(path) if path.is_file() else {}
     except UserError:
         return ""
     rows = data.get("rows") if isinstance(data, dict) else None
-    times = [row.get("seconds") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    known = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    times = [row.get("seconds") for row in known if arms is None or row.get("arm") in arms]
     seconds = [float(each) for each in times if isinstance(each, int | float)]
     if not seconds:
         return ""

@@ -137,9 +137,11 @@ class PlainConfig:
     example: int = 64
     """Side of the images on which the conversion is tried."""
     group: Group = NO_GROUP
-    """What it is converted to: Hue(m), Rotations(4) or (2), Dihedral(4), a Product of them; none: nothing."""
+    """The group that the network is converted to: Hue(m), Rotations(4) or (2), Dihedral(4), or a Product of them.
+    Rotations(1): it is not converted, but an ordinary network."""
     level: LevelSpec = Full()
-    """Of a converted network. Full(): the whole group at once. Shared(), Variational(): start with the identity."""
+    """The level of a converted network; an ordinary one has none. Full() uses the whole group from the start, Shared()
+    and Variational() start with the identity."""
     layers: tuple[str, ...] = ()
     """Convolutions that see other views, by name or its beginning, such as layer3; empty for all."""
     levels: tuple[str, ...] = ()

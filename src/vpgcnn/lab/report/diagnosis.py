@@ -158,7 +158,7 @@ def page(
 <h2>Along the circle</h2>
 <div class="row">{"".join(to_svg(Chart([panel])) for panel in panels(found, whole))}</div>
 <h2>Class by class</h2>
-<p class="soft">Click a column header to sort; on a small screen the table scrolls.</p>
+<p class="soft">Click a column header to sort; a table that is wider than the page scrolls sideways.</p>
 <ul class="soft">
 <li><b>Sensitive</b>: the class loses at least 5 points of accuracy over the circle, and at least twice the standard
 error of that loss.</li>
@@ -191,7 +191,8 @@ def _classes(found: dict[str, Any], matters: str) -> str:
     levels = list(found["classes"][0]["theta"])
     resampled = ["floor"] if any(row["floor"] > 0 for row in found["classes"]) else []
     heads = ["class", "sensitive", "loss", "accuracy", "over the circle", "worst", "same prediction", "change"]
-    heads += [*("resampling only" for _ in resampled), matters, "images", *(f"θ {layer}" for layer in levels)]
+    heads += [*("resampling only" for _ in resampled), matters, "images"]
+    heads += [] if not levels else [f"θ {levels[0]}"] if len(levels) == 1 else [f"θ, mean of {len(levels)}"]
     rows = []
     for row in found["classes"]:
         loss = row["accuracy"] - row["mean"]
@@ -202,10 +203,24 @@ def _classes(found: dict[str, Any], matters: str) -> str:
         cells += [(round(row[key], 6), f"{row[key]:.2f}") for key in ("error", *resampled)]
         cells += [({True: 1, None: 0, False: -1}[row["matters"]], MATTERS[row["matters"]])]
         cells += [(row["images"], str(row["images"]))]
-        cells += [(round(row["theta"][layer], 6), f"{row['theta'][layer]:.2f}") for layer in levels]
+        if levels:
+            theta = sum(row["theta"][layer] for layer in levels) / len(levels)
+            cells += [(round(theta, 6), f"{theta:.2f}")]
         rows.append((loss, cells))
     rows.sort(key=lambda pair: -pair[0])
-    return sorted_table(heads, [cells for _, cells in rows])
+    return sorted_table(heads, [cells for _, cells in rows]) + _theta(found, levels)
+
+
+def _theta(found: dict[str, Any], levels: Sequence[str]) -> str:
+    """θ of each class and layer, in a table of its own: beside the other columns it would not fit a screen."""
+    if len(levels) < 2:
+        return ""
+    rows = [
+        [(row["class"], row["class"])]
+        + [(round(row["theta"][layer], 6), f"{row['theta'][layer]:.2f}") for layer in levels]
+        for row in found["classes"]
+    ]
+    return f"<h3>θ of each layer</h3>{sorted_table(['class', *levels], rows)}"
 
 
 def _strips(title: str, images: Sequence[Shown], found: dict[str, Any], whole: float) -> str:

@@ -120,7 +120,7 @@ def _examples(group: Examples) -> str:
     for row in group.rows:
         pictures = "".join(
             f'<td><img{" class=pixels" if pixels.shape[-1] < 56 else ""} src="{image_source(pixels)}" alt="">'
-            f"{escape(caption)}</td>"
+            f"{escape(caption).replace('/', '/<wbr>')}</td>"
             for pixels, caption in row
         )
         cells.append(f'<table class="strip"><tr>{pictures}</tr></table>')

@@ -44,8 +44,9 @@ table.sorted { width: 100% } table.sorted td { text-align: right; border-top: 1p
 table.sorted td:first-child { min-width: 7rem; max-width: 11rem; overflow-wrap: break-word }
 table.sorted td:first-child, table.sorted th:first-child { text-align: left; position: sticky; left: 0;
   background: var(--ground) }
-table.sorted th { text-align: right; white-space: nowrap } table.sorted th button { font: inherit; font-weight: 600;
-  color: inherit; background: none; border: 0; padding: 0; cursor: pointer; text-decoration: underline dotted }
+table.sorted th { text-align: right; vertical-align: bottom } table.sorted th button { font: inherit; font-weight: 600;
+  color: inherit; background: none; border: 0; padding: 0; cursor: pointer; text-align: inherit;
+  text-decoration: underline dotted }
 th[aria-sort=ascending] button::after { content: " ▲" } th[aria-sort=descending] button::after { content: " ▼" }
 """
 SORT = """

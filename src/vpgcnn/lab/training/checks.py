@@ -77,8 +77,10 @@ def check_settings(config: TrainConfig, processes: int) -> None:
         )
     if config.batch_size % processes:
         raise UserError(f"batch_size {config.batch_size} cannot be divided evenly among {processes} processes")
-    if not 0 <= config.warmup < 1 or not 0 <= config.final <= 1:
-        raise UserError(f"warmup and final are shares of 1, got {config.warmup} and {config.final}")
+    if not 0 <= config.warmup < 1:
+        raise UserError(f"warmup is a share of the training, from 0 to below 1, got {config.warmup:g}")
+    if not 0 <= config.final <= 1:
+        raise UserError(f"final is a share of the highest learning rate, from 0 to 1, got {config.final:g}")
     if config.balance < 0:
         raise UserError(f"balance must not be negative, got {config.balance}")
     for name, settings in (("optimiser", config.optimiser), ("level_optimiser", config.level_optimiser)):

@@ -59,7 +59,7 @@ from vpgcnn.levels import VariationalLevel, set_progress
 from vpgcnn.measure import idle_levels, read_levels
 from vpgcnn.nn import fixed_paths
 from vpgcnn.nn.norm import synchronise
-from vpgcnn.objective import Elbo, dual_step, log_shares, penalty
+from vpgcnn.objective import Elbo, Price, dual_step, log_shares, penalty
 
 __all__ = ["Interrupted", "ThetaByClass", "evaluate", "make_card", "restart_warning", "train"]
 
@@ -152,12 +152,12 @@ def evaluate(
         theta: If given, takes note of θ.
 
     Returns:
-        accuracy, nll and kl (in nats), each the mean per image, and the number of images.
+        accuracy, nll and kl (in nats) and unused, each the mean per image, and the number of images.
     """
     if not len(split):
         return {"images": 0}
     model.eval()
-    sums = torch.zeros(3, dtype=torch.float32, device=accelerator.device)
+    sums = torch.zeros(4, dtype=torch.float32, device=accelerator.device)
     mine = torch.arange(len(split))[accelerator.process_index :: accelerator.num_processes]
     for index in mine.split(batch) if len(mine) else ():
         images, labels = to_unit(split.images[index].to(accelerator.device)), split.labels[index]
@@ -168,11 +168,12 @@ def evaluate(
         if theta is not None:
             theta.add(prediction.theta, labels)
         right = (prediction.logits.argmax(dim=1) == labels).sum()
-        sums += torch.stack([right, elbo.nll * len(index), elbo.kl * len(index)]).float()
-    right, nll, kl = (accelerator.reduce(sums, "sum") / len(split)).tolist()
+        unused = torch.as_tensor(elbo.unused, device=right.device)
+        sums += torch.stack([right, elbo.nll * len(index), elbo.kl * len(index), unused * len(index)]).float()
+    right, nll, kl, unused_share = (accelerator.reduce(sums, "sum") / len(split)).tolist()
     if not math.isfinite(nll + kl):
         raise UserError(f"the network's answers are not finite (nll {nll}, kl {kl}): lower optimiser.lr")
-    return {"accuracy": right, "nll": nll, "kl": kl, "images": len(split)}
+    return {"accuracy": right, "nll": nll, "kl": kl, "unused": unused_share, "images": len(split)}
 
 
 def train(config: TrainConfig, out: Path, *, resume: bool = False, progress: Quiet | None = None) -> dict[str, Any]:
@@ -473,7 +474,10 @@ class _Training:
         self._save()
         validation = ""
         if scores["images"]:
-            validation = f"validation {scores['accuracy']:.2%}, nll {scores['nll']:.4f}, kl {scores['kl']:.3f}, "
+            counts = "unused" if isinstance(self.objective, Price) else "kl"  # the term of the loss beside the nll
+            validation = (
+                f"validation {scores['accuracy']:.2%}, nll {scores['nll']:.4f}, {counts} {scores[counts]:.3f}, "
+            )
         trained = f"train {training['train_accuracy']:.2%}"
         left = self.elapsed / self.step * (self.total - self.step)
         resources = [in_time(self.elapsed), *([f"{in_time(left)} left"] if self.step < self.total else [])]

@@ -156,23 +156,27 @@ function level(each) {
     svg.append(dot);
   });
   svg.append(make("text", {}, each.theta.toFixed(2)));
-  return make("figure", {}, svg, make("figcaption", {}, each.layer));
+  const note = each.per_image === false ? " (the same for all images)" : "";
+  return make("figure", {}, svg, make("figcaption", {}, each.layer + note));
 }
 
 // Whether a θ is about left and right: then its circle has two elements only.
 function ofMirrors(each) { return each.layer.endsWith(" mirror"); }
 
-// One dial for the network: the mean of its layers. Layers are unfolded on demand.
+// One dial for the network: the mean of its levels that depend on the image. Layers are unfolded on demand.
 function dials(network) {
   const layers = network.levels;
   if (!layers.length) return [];
-  const thetas = layers.map(each => each.theta);
+  const own = layers.filter(each => each.per_image);  // as in the gallery
+  const shown = own.length ? own : layers;
+  const thetas = shown.map(each => each.theta);
   const mean = thetas.reduce((sum, theta) => sum + theta, 0) / thetas.length;
   const range = `${Math.min(...thetas).toFixed(2)} to ${Math.max(...thetas).toFixed(2)}`;
-  const caption = layers.length > 1 ? `θ, mean of ${layers.length} layers (${range})` : `θ of ${layers[0].layer}`;
+  const kind = own.length ? "levels that depend on the image" : "levels";
+  const caption = shown.length > 1 ? `θ, mean of ${shown.length} ${kind} (${range})` : `θ of ${shown[0].layer}`;
   const whole = make("div", { class: "levels" }, level({ layer: caption, theta: mean }));
   const fold = make("details", { class: "layers" },
-    make("summary", {}, layers.length > 1 ? `the ${layers.length} layers` : "the elements of the group"),
+    make("summary", {}, layers.length > 1 ? `all ${layers.length} levels` : "the elements of the group"),
     make("p", { class: "soft small" }, "Each dot is an element of the group, 0° at the top; the larger a dot, the more the "
       + "layer uses it."),
     make("div", {}, ...layers.map(level)));
