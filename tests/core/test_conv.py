@@ -414,3 +414,11 @@ def test_grouped_convolutions_are_refused_in_a_sentence(layer) -> None:
     with pytest.raises(ValueError, match=rf"{layer.__name__} has no grouped convolutions: .*got groups=2"):
         layer(3, 4, 3, Hue(3), groups=2)
     layer(3, 4, 3, Hue(3), groups=1)
+
+
+@pytest.mark.parametrize("layer", [LiftConv2d, GroupConv2d])
+def test_a_map_smaller_than_the_kernel_is_refused_by_name(layer: type) -> None:
+    given = torch.rand(2, 3, 2, 2)
+    conv = layer(3, 4, 5, Rotations(4), padding=1)
+    with pytest.raises(ValueError, match="spans 5 pixels does not fit on a map of 2×2 with padding 1"):
+        conv(given if layer is LiftConv2d else LiftConv2d(3, 3, 1, Rotations(4))(given))

@@ -11,6 +11,7 @@ from torch import nn
 from support import FAMILIES, GROUPS, channels_last, decided, moved, name, random_feature, vary_theta
 from vpgcnn import (
     SO2,
+    Fixed,
     Full,
     Group,
     GroupFeature,
@@ -407,3 +408,9 @@ def test_a_hopeless_element_does_not_spoil_the_gradient() -> None:
     family.distribution(family.bounded(raw, Hue(3)), Hue(3), noisy=False, generator=None).kl().sum().backward()
     assert raw.grad is not None
     assert raw.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("theta", ["half", 0, 1.5, float("nan")])
+def test_a_fixed_window_is_a_share_of_the_circle(theta: object) -> None:
+    with pytest.raises(ValueError, match=rf"theta must be a number in \(0, 1\], got {theta!r}"):
+        Fixed(theta)  # type: ignore[arg-type]

@@ -201,8 +201,8 @@ class Fixed(LevelSpec):
     theta: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 < self.theta <= 1:
-            raise ValueError(f"theta must be in (0, 1], got {self.theta}")
+        if not isinstance(self.theta, (int, float)) or not 0 < self.theta <= 1:
+            raise ValueError(f"theta must be a number in (0, 1], got {self.theta!r}")
 
     def build(self, group: Group, channels: int = 0) -> FixedLevel:
         return FixedLevel(group, self.theta)

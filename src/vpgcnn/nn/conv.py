@@ -214,9 +214,15 @@ class _GroupConvolution(nn.Module):
             return same and torch.compiler.is_exporting()
         return same and all(torch.equal(side, grid) for side in sides)
 
-    def _check_centred(self, given: Tensor | GroupFeature) -> None:
+    def _check_map(self, given: Tensor | GroupFeature) -> None:
+        sizes = given.shape[-2:]
+        if not torch.compiler.is_compiling() and min(sizes) + 2 * self.padding < self.reach:
+            raise ValueError(
+                f"a kernel that spans {self.reach} pixels does not fit on a map of {sizes[0]}×{sizes[1]} with padding "
+                f"{self.padding}: take larger images, fewer pools and strides, or padding='same'"
+            )
         if self.stride > 1:
-            check_centred("convolution", self.group, given.shape[-2:], self.reach, self.stride, self.padding)
+            check_centred("convolution", self.group, sizes, self.reach, self.stride, self.padding)
 
     @property
     def reach(self) -> int:
@@ -506,7 +512,7 @@ class LiftConv2d(_GroupConvolution):
         if not image.is_floating_point():
             raise ValueError(f"expected images of floating point numbers, got {image.dtype}")
         check_square(self.group, *image.shape[-2:])
-        self._check_centred(image)
+        self._check_map(image)
         signal, uneven, q = image.unsqueeze(2), elements is not None, None
         u = self.grid(image, generator) if elements is None else wrap(self._given(elements, image.shape[0]))
         if self._decides_first and u.dim() == 2 and not self.group.recolors:
@@ -586,7 +592,7 @@ class GroupConv2d(_GroupConvolution):
             raise ValueError(f"expected {self.in_channels} channels, got {feature.shape[1]} ({feature})")
         if feature.group != self.group:
             raise ValueError(f"expected a feature on {self.group}, got one on {feature.group}")
-        self._check_centred(feature)
+        self._check_map(feature)
         early = not self.level.is_full and (self.condition == "input" or self._decides_first)
         q = self.level(feature, generator) if early else None
         placed = q is not None and self.level.moves_elements and elements is None
