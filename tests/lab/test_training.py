@@ -524,7 +524,8 @@ def test_unwritable_and_full_disks_give_a_sentence(
     [
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"batch_size": 10_000}, "batch_size is 10000, but there are only"),
-        ({"warmup": 2.0}, "warmup and final are shares of 1"),
+        ({"warmup": 2.0}, "warmup is a share of the training, from 0 to below 1, got 2"),
+        ({"final": 2.0}, "final is a share of the highest learning rate, from 0 to 1, got 2"),
         ({"optimiser": OptimiserConfig(lr=-1.0)}, "optimiser.lr must be > 0, got -1.0"),
         ({"level_optimiser": LevelOptimiserConfig(weight_decay=-1.0)}, "level_optimiser.weight_decay must not be"),
         ({"level_optimiser": LevelOptimiserConfig(lr=-1.0)}, "level_optimiser.lr must be > 0, got -1.0"),

@@ -143,5 +143,7 @@ def check_size(model: nn.Module, card: Card) -> None:
     try:
         with torch.no_grad():
             model.eval()(torch.zeros(1, card.channels, card.size, card.size))
-    except RuntimeError as error:
+    except UserError:
+        raise
+    except (RuntimeError, ValueError) as error:
         raise UserError(f"this network cannot take {card.size}×{card.size} images: {error}") from error
