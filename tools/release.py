@@ -295,8 +295,8 @@ def cut_release(root: Path, new: str, day: dt.date) -> None:
     texts = {}
     for name, edits in changes.items():
         text = (root / name).read_text(encoding="utf-8")
-        for pattern, new in edits:
-            text, count = re.subn(pattern, new, text)
+        for pattern, instead in edits:
+            text, count = re.subn(pattern, instead, text)
             if count != 1:
                 sys.exit(f"{name} does not have exactly one {pattern!r}: nothing was changed")
         texts[name] = text

@@ -36,7 +36,9 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_version_and_date_are_set_everywhere(release: ModuleType, copy: Path) -> None:
+def test_version_and_date_are_set_everywhere(
+    release: ModuleType, copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = (copy / "CHANGELOG.md").read_text(encoding="utf-8")
     version = text.split(" (unreleased)")[0].rpartition("## ")[2]
     for day in (dt.date(2026, 12, 1), dt.date(2026, 12, 2)):  # a second time, after the heading is open again
@@ -49,6 +51,7 @@ def test_version_and_date_are_set_everywhere(release: ModuleType, copy: Path) ->
             f"date-released: {day}",
         ]
         assert f'\n__version__ = "{version}"\n' in (copy / FILES[2]).read_text(encoding="utf-8")
+        assert f"git commit -am 'Release {version}' && git tag v{version};" in capsys.readouterr().out
         (copy / "CHANGELOG.md").write_text(text, encoding="utf-8")
 
 
