@@ -363,7 +363,7 @@ def test_a_network_has_one_dial_and_its_layers_on_demand(desktop: Any, tmp_path:
         page = Page(desktop, address)
         tab = page.tab
         assert tab.locator(".levels figure").count() == 1
-        assert "mean of 2 layers" in tab.locator(".levels figcaption").inner_text()
+        assert "mean of 2 levels" in tab.locator(".levels figcaption").inner_text()
         assert not tab.locator(".layers figure").first.is_visible()
         tab.locator(".layers summary").click()
         assert tab.locator(".layers figure:visible").count() == 2

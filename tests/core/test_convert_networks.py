@@ -489,7 +489,7 @@ def test_a_convolution_that_does_not_see_the_images_is_left_alone() -> None:
     ("group", "more", "words"),
     [
         (SO2(), {}, "finite group"),
-        (Rotations(8), {}, "between the grid"),
+        (Rotations(8), {}, "pixels off their grid"),
         (Hue(3), {"layers": ["5"]}, "there is no convolution '5'"),
         (Hue(3), {"until": "9"}, "there is no module '9'"),
         (Hue(3), {"until": "6"}, "6 holds no convolution"),

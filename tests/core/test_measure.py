@@ -52,7 +52,7 @@ def mixed() -> SmallNet:
 
 
 def test_levels_are_read_by_layer_and_image() -> None:
-    model, images = mixed(), torch.rand(5, 1, 16, 16)
+    model, images = mixed().eval(), torch.rand(5, 1, 16, 16)
     reading = read_levels(model, images, batch=2)
     shapes = {name: tuple(values.shape) for name, values in reading.theta.items()}
     assert shapes == {"lift": (5, 1), "convs.0": (5, 1), "convs.2": (5, 1)}
@@ -123,7 +123,7 @@ def test_an_axis_of_one_element_is_no_circle() -> None:
 
 
 def test_only_sampled_weights_are_random_and_reading_changes_nothing() -> None:
-    model = SmallNet(Hue(3), level=Shared(GumbelSoftmax()))
+    model = SmallNet(Hue(3), level=Shared(GumbelSoftmax())).eval()
     images = torch.rand(4, 3, 12, 12)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     once, twice = (read_levels(model, images).weights["convs.2"] for _ in range(2))

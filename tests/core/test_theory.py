@@ -72,7 +72,7 @@ def test_so2_is_equivariant_up_to_interpolation(double: None, elements: int, lev
 def test_the_error_grows_as_theta_falls(double: None, group: Group) -> None:
     """On average over random networks: a single one may cancel by chance somewhere in between."""
     images = torch.rand(2, 3, 6, 6)
-    models = [warm(SmallNet(group, level=Variational(), width=4), images) for _ in range(4)]
+    models = [warm(SmallNet(group, level=Variational(), width=4), images) for _ in range(12)]
     elements = group.grid()[1:]
     elements = elements[:: max(1, len(elements) // 3)]
     finest = max(axis.order or 1 for axis in group.axes)

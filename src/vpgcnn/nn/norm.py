@@ -100,11 +100,8 @@ class GroupBatchNorm(nn.Module):
             rows, numbers = values.flatten(2), (self.running_mean, self.running_var, self.weight, self.bias)
             return F.batch_norm(rows, *numbers, training=False, eps=self.eps).view_as(values)
         seen = Maps(values)
-        if torch.is_grad_enabled():  # two calls: statistics have no gradient
-            mean, var = seen.spread(self.running_mean, self.running_var)
-            times, plus = seen.spread(self.weight, self.bias)
-        else:
-            mean, var, times, plus = seen.spread(self.running_mean, self.running_var, self.weight, self.bias)
+        mean, var = seen.spread(self.running_mean, self.running_var)
+        times, plus = seen.spread(self.weight, self.bias)  # a separate call: statistics have no gradient
         return seen.back(F.batch_norm(seen(values), mean, var, times, plus, training=False, eps=self.eps))
 
     def _weighted(self, values: Tensor, weights: Tensor | None, synchronised: bool) -> Tensor:

@@ -156,7 +156,7 @@ WIDTHS: dict[str, dict[str, tuple[int, ...]]] = {
         "harmonic": (4, 4, 9),
     },
 }
-"""Widths at which networks have as many parameters as the variational one, within a tenth."""
+"""Widths at which networks have as many parameters, within a tenth of the middle of the fewest and the most."""
 
 
 def _sized(task: str, way: str) -> Change:
@@ -188,7 +188,7 @@ def experiment(task: str) -> Experiment:
         measure=measured(recipe(task)),
         table=table_relaxed_runs,
         notes=(
-            "Widths are such that every network has as many parameters as the variational one, within a tenth (without "
+            "Widths are such that the networks have as many parameters, within a tenth of their middle (without "
             "what predicts augmentations); epochs, batches and optimiser are the same. Free kernels (RPP, PER, ACE) "
             "then leave few channels; rpp-wide, per-wide and ace-wide have the same widths instead.",
             "MetaAugment holds out a tenth of the training images, so it takes a tenth fewer steps.",
